@@ -30,7 +30,7 @@ PATTERN = re.compile(rf"(?<![^\W_])(?:{'|'.join(BANNED)})(?![^\W_])", re.IGNOREC
 
 
 def plain(line: str) -> str:
-    """The line with the parts of its identifiers as words: `tell_failure` and `ToldOnce` become two each."""
+    """The line with the parts of its identifiers as words: `write_failure` and `ToldOnce` become two each."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", FOREIGN.sub("(", line)).replace("_", " ")
 
 
@@ -44,7 +44,7 @@ def tracked_files() -> list[Path]:
 @pytest.mark.parametrize(
     ("line", "banned"),
     [
-        ("def tell_failure(path):", True),
+        ("def write_failure(path):", True),
         ("class ToldOnce:", True),
         ("It says so of its own accord.", True),
         ("a run goes on", True),

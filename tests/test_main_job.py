@@ -141,7 +141,7 @@ def test_steps_that_overflow_count_neither_as_steps_nor_as_samples(train: Train)
 
 
 def test_nothing_but_overflow_is_a_sentence(train: Train) -> None:
-    failure = train("indexed", 1, *HALF, "max_samples=8", "loss_scaling.initial=1.0e30", code=1).told_failure()
+    failure = train("indexed", 1, *HALF, "max_samples=8", "loss_scaling.initial=1.0e30", code=1).read_failure()
     assert str(failure).startswith("loss_scaling.initial: with 1e+30 all 2 steps overflowed in fp16; lower it")
 
 

@@ -135,7 +135,7 @@ def stopped(home: Path, process: subprocess.Popen[str], rank: int, samples: int)
     os.kill(rank_id, signal.SIGSTOP)
     try:
         deadline = time.monotonic() + 60
-        while not (failure := folder.told_failure()) and time.monotonic() < deadline:
+        while not (failure := folder.read_failure()) and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
         os.kill(rank_id, signal.SIGCONT)  # so that torchrun need not wait half a minute for it
@@ -188,7 +188,7 @@ def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(
     """Also when torchrun starts them again: it would come to the same end."""
     settings = ("optimizer.learning_rate=1.0e+30", "optimizer.warmup_steps=0", "clipping=null", "precision=fp32")
     folder = train("indexed", 2, *SETTINGS, *SAVING, *settings, code=1)
-    message = str(folder.told_failure(final_only=True))
+    message = str(folder.read_failure(final_only=True))
     assert "the loss of step 2 is nan on samples" in message
     assert f"and 12 more, all of which are in {folder.not_finite}" in message
     batch = json.loads(folder.not_finite.read_text(encoding="utf-8"))
@@ -196,7 +196,7 @@ def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(
     assert all(Path(sample["shard"]).is_file() for sample in batch["samples"])
     metrics = folder.metrics.read_bytes()
     start_training(folder, 2, code=1)
-    assert str(folder.told_failure(final_only=True)) == message
+    assert str(folder.read_failure(final_only=True)) == message
     assert (folder.metrics.read_bytes(), folder.restarts) == (metrics, 0)
 
 
@@ -204,6 +204,6 @@ def test_weights_that_the_last_step_has_spoiled_are_no_result(train: Callable[..
     """No step comes after it, whose loss would show that; the evaluation does."""
     settings = ("optimizer.learning_rate=1.0e+38", "optimizer.warmup_steps=0", "clipping=null", "precision=fp32")
     folder = train("indexed", 1, *SETTINGS, "max_samples=16", *settings, code=1)
-    text = str(folder.told_failure(final_only=True))
+    text = str(folder.read_failure(final_only=True))
     assert text.startswith("the evaluation after step 1 has a loss of nan: the weights are not finite")
     assert folder.read_summary() is None

@@ -61,8 +61,8 @@ for check in (check_python, check_libraries):
 """
 START = f"""
 import os, subprocess, sys
-from podium.core.paths import process_environment
-subprocess.run([sys.executable, "-c", {WHERE!r}], env=os.environ | process_environment(), check=True)
+from podium.core.paths import child_environment
+subprocess.run([sys.executable, "-c", {WHERE!r}], env=os.environ | child_environment(), check=True)
 """
 
 
@@ -145,7 +145,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A run of very few samples, whose data are prepared already."""
     folder = tmp_path_factory.mktemp("data")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo_text, "ARTICLES_A_PART", 4)
+        patch.setattr(demo_text, "ARTICLES_PER_PART", 4)
         patch.setattr(demo_text, "EVALUATION_ARTICLES", 2)
         text = demo_text.write_embedded_text(folder / "text")
     prepare(text.training, text.vocabulary, folder / "training", processes=1)
@@ -277,9 +277,9 @@ def test_workers_import_our_packages(installation: Installation, tmp_path: Path)
 import podium.cli
 from pathlib import Path
 from benchmarks.bert.published.reading import read_runs
-from podium.core.processes import results_in_processes
+from podium.core.processes import run_jobs_in_processes
 if __name__ == "__main__":
-    print(len(*(found for _, found in results_in_processes(read_runs, {Path("runs"): ()}, 1))))
+    print(len(*(found for _, found in run_jobs_in_processes(read_runs, {Path("runs"): ()}, 1))))
 """
     write_foreign(tmp_path)
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
@@ -294,10 +294,10 @@ def test_a_package_that_was_written_over_is_reported(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(paths, "INSTALLED", True)
     monkeypatch.setattr(paths, "CODE_FOLDER", tmp_path)
     monkeypatch.setattr(paths, "_recorded_hash", recorded.get)
-    paths.require_own_packages()
+    paths.require_podium_packages()
     (tmp_path / "benchmarks" / "__init__.py").write_text(FOREIGN, encoding="utf-8")
     with pytest.raises(UsageError, match="another distribution has a package `benchmarks` too"):
-        paths.require_own_packages()
+        paths.require_podium_packages()
 
 
 def test_the_record_has_the_hashes(installation: Installation, tmp_path: Path) -> None:

@@ -24,16 +24,16 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.formats.convert import EXPORTED_SUFFIX, export_store
 from benchmarks.bert.formats.rows import FIXED_DTYPES, LABELS, segment_ids
-from benchmarks.bert.lengths import usual_masked_counts, wikipedia_histogram
+from benchmarks.bert.lengths import reference_masked_counts, wikipedia_histogram
 from benchmarks.bert.manifest import has_manifest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples, offsets_of
 from benchmarks.bert.shard import SUFFIX, Origin, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest
-from benchmarks.bert.store_reader import BulkReader, byte_ranges
+from benchmarks.bert.store import SampleStore, update_manifest
+from benchmarks.bert.store_reader import BulkReader, coalesce_ranges
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder, whole_file, write_whole
-from podium.core.text import quoted
+from podium.core.files import atomic_file, make_folder, write_atomically
+from podium.core.text import short_repr
 
 VOCABULARY_SIZE = 30_522  # random token ids are below this
 SECTOR_BYTES = 512  # bytes; the unit of Linux's block statistics, whatever the device's own sector size
@@ -266,7 +266,7 @@ def build_layouts(store: SampleStore, folder: Path, chosen: Sequence[str] = ()) 
         "hdf5-fixed": lambda folder: _exported_layout(store, folder, "hdf5-fixed", FIXED_KEYS),
     }
     if unknown := [name for name in chosen if name not in builders]:
-        raise UsageError(f"--layout: found {quoted(unknown[0])}, allowed is {', '.join(map(repr, builders))}")
+        raise UsageError(f"--layout: found {short_repr(unknown[0])}, allowed is {', '.join(map(repr, builders))}")
     return {name: make(folder) for name, make in builders.items() if not chosen or name in chosen}
 
 
@@ -277,7 +277,7 @@ def _open_store_reader(store: SampleStore, *, ahead: bool) -> Iterator[SampleRea
 
         def read(indices: NDArray[np.int64]) -> int:
             if ahead:
-                reader.will_need(indices)
+                reader.prefetch(indices)
             found = reader.gather(indices)
             return _checksum(
                 found.token_ids, found.masked_positions, found.masked_token_ids, found.next_sentence_labels
@@ -298,7 +298,7 @@ def _flat_layout(store: SampleStore, folder: Path, *, ahead: bool) -> Layout:
         for number, file in enumerate(files):
             if not file.exists():
                 found = reader.gather(np.arange(starts[number], starts[number + 1]))
-                write_whole(file, b"".join(getattr(found, name).tobytes() for name in FLAT_ARRAYS))
+                write_atomically(file, b"".join(getattr(found, name).tobytes() for name in FLAT_ARRAYS))
     return Layout(files, lambda: _open_flat_reader(store, files, starts, ahead=ahead))
 
 
@@ -325,7 +325,7 @@ def _open_flat_reader(
             own = indices[shards == shard] - starts[shard]
             begins = np.concatenate([array[own] for array in places[shard]])
             ends = np.concatenate([array[own + 1] for array in places[shard]])
-            for begin, length in byte_ranges(begins, ends):
+            for begin, length in coalesce_ranges(begins, ends):
                 os.posix_fadvise(descriptors[shard], begin, length, os.POSIX_FADV_WILLNEED)
         total = 0
         for shard, index in zip(shards.tolist(), (indices - starts[shards]).tolist(), strict=True):
@@ -363,7 +363,7 @@ def _row_by_row_layout(store: SampleStore, folder: Path) -> Layout:
     with BulkReader(store) as reader:
         for number, file in enumerate(files):
             if not file.exists():
-                with whole_file(file) as temporary, h5py.File(temporary, "w") as written:
+                with atomic_file(file) as temporary, h5py.File(temporary, "w") as written:
                     _write_rows(written, reader.gather(np.arange(starts[number], starts[number + 1])))
     return Layout(files, lambda: _open_hdf5_reader(files, starts, VARIABLE_KEYS))
 
@@ -416,7 +416,7 @@ def write_random_store(folder: Path, shards: int, samples: int) -> Path:
             origin = Origin.of_text(path.name.removesuffix(SUFFIX), "00" * 32, "00" * 32, GenerationSettings())
             write_shard(path, random_samples(samples, seed=number), origin)
     if not has_manifest(folder):
-        renew_manifest(folder)
+        update_manifest(folder)
     return folder
 
 
@@ -425,7 +425,7 @@ def random_samples(count: int, seed: int) -> Samples:
     random = np.random.default_rng(seed)
     histogram = wikipedia_histogram()
     lengths = np.maximum(random.choice(len(histogram), count, p=histogram / histogram.sum()), 5)
-    masked = np.minimum(usual_masked_counts(lengths), lengths - 3)
+    masked = np.minimum(reference_masked_counts(lengths), lengths - 3)
     masked_offsets = offsets_of(masked)
     # index of each masked token within its sample
     number = np.arange(masked_offsets[-1]) - np.repeat(masked_offsets[:-1], masked)

@@ -24,7 +24,7 @@ from typing import Self, TypeVar
 
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, UNKNOWN
 from benchmarks.bert.sizes import TINY
-from podium.core.files import make_folder, write_changed
+from podium.core.files import make_folder, write_if_changed
 
 T = TypeVar("T")
 
@@ -192,12 +192,12 @@ def train_vocabulary(texts: Sequence[Path], size: int, out: Path) -> None:
     tokenizer.train([str(text) for text in texts], trainer)
     ids = tokenizer.get_vocab(with_added_tokens=True)
     words = sorted(ids, key=lambda word: ids[word])
-    write_changed(out, "".join(f"{word}\n" for word in words))
+    write_if_changed(out, "".join(f"{word}\n" for word in words))
 
 
 LANGUAGE_SEED = 20_402
 TRAINING_PARTS = 4
-ARTICLES_A_PART = 320
+ARTICLES_PER_PART = 320
 EVALUATION_ARTICLES = 160
 TEXT_SHA256 = (
     "c18ad6310a6e9aae591ca9a995382fbe452de6cba357fb23c4df1c5184dbaf0a"  # of all files, concatenated in their order
@@ -235,7 +235,9 @@ def write_embedded_text(folder: Path) -> EmbeddedText:
     text = EmbeddedText.of(folder)
     language = Language(LANGUAGE_SEED)
     for number, path in enumerate((*text.training, text.evaluation), start=1):
-        articles = EVALUATION_ARTICLES if path == text.evaluation else ARTICLES_A_PART
-        write_changed(path, "\n".join("\n".join([*a, ""]) for a in language.articles(articles, LANGUAGE_SEED + number)))
+        articles = EVALUATION_ARTICLES if path == text.evaluation else ARTICLES_PER_PART
+        write_if_changed(
+            path, "\n".join("\n".join([*a, ""]) for a in language.articles(articles, LANGUAGE_SEED + number))
+        )
     train_vocabulary(text.training, TINY.vocabulary_size, text.vocabulary)
     return text

@@ -57,6 +57,6 @@ def quantiles(histogram: np.ndarray, count: int) -> NDArray[np.int64]:
     return np.searchsorted(histogram.cumsum() / histogram.sum(), shares).astype(np.int64)
 
 
-def usual_masked_counts(lengths: np.ndarray) -> NDArray[np.int64]:
+def reference_masked_counts(lengths: np.ndarray) -> NDArray[np.int64]:
     """Masked tokens [n] of samples of these lengths [n]: 15%, from 1 to 76, as in MLPerf's reference."""
     return np.clip(np.round(MASKED_SHARE * lengths.astype(np.float64)), 1, MASKED_POSITIONS).astype(np.int64)

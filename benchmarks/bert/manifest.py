@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podium.core.errors import WorkError
-from podium.core.files import unwritable, write_changed
-from podium.core.json_files import digest_of, read_json
-from podium.core.text import cut, printable, quoted
+from podium.core.files import write_error, write_if_changed
+from podium.core.json_files import json_digest, read_json
+from podium.core.text import printable, short_repr, truncate
 
 MANIFEST = "manifest.json"
 # Marks a store that is being written, from its first shard until its manifest: shards may be missing.
@@ -52,7 +52,7 @@ class NodePart(NamedTuple):
 
 WHOLE_STORE = NodePart(0, 1)
 # A part without samples: opening a store with it reads manifest and length index, and no shard.
-LENGTHS_ALONE = NodePart(0, 2**62)
+LENGTH_INDEX_ONLY = NodePart(0, 2**62)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Difference:
             return f"{path} is missing, {other} has it"
         if self.what == EXTRA:
             return f"{path} is one shard too many, {other} does not have it"
-        found, expected = (cut(printable(str(value)), MAX_VALUE_LENGTH) for value in (self.found, self.expected))
+        found, expected = (truncate(printable(str(value)), MAX_VALUE_LENGTH) for value in (self.found, self.expected))
         return f"{path}: its {self.what} is {found}, {other} has {expected}"
 
 
@@ -129,7 +129,7 @@ class Manifest:
             raise ValueError(f"its format is not {FORMAT!r}")
         version = document.get("version")
         if type(version) is not int or version not in (OLDER_VERSION, VERSION):
-            raise ValueError(f"its version is {quoted(version)}, not {VERSION} or {OLDER_VERSION}")
+            raise ValueError(f"its version is {short_repr(version)}, not {VERSION} or {OLDER_VERSION}")
         _require(document, "vocabulary_sha256", str)
         _require(document, "max_sequence_length", int)
         _require(document, "samples", int)  # the comparison below would accept 671.0 for 671
@@ -193,7 +193,7 @@ class Manifest:
 
         Always that of the manifest in version 1, so that an upgrade of the format does not change it.
         """
-        return digest_of(replace(self, lengths_sha256=None).document())
+        return json_digest(replace(self, lengths_sha256=None).document())
 
     def find_difference(self, number: int, attributes: Mapping[str, Any]) -> Difference | None:
         """First difference between a shard's attributes and the manifest's entry `number`, or None."""
@@ -228,7 +228,7 @@ def _entry(shard: Any, number: int) -> ShardEntry:
         _require(shard, name, kind, f"shards[{number}].")
     name = shard["name"]
     if len(name) > MAX_NAME_LENGTH or name in ("", ".", "..") or any(character in name for character in "/\\\0"):
-        raise ValueError(f"its shards[{number}].name is {quoted(name)}, which is not a file name")
+        raise ValueError(f"its shards[{number}].name is {short_repr(name)}, which is not a file name")
     return ShardEntry(**shard)
 
 
@@ -237,7 +237,7 @@ def _require(document: Mapping[str, Any], name: str, kind: type, prefix: str = "
     if type(value) is not kind:  # isinstance would accept True as an int
         raise ValueError(f"its {prefix}{name} is not of type {kind.__name__}")
     if isinstance(value, int) and not 0 < value <= MAX_COUNT:
-        raise ValueError(f"its {prefix}{name} is {quoted(value)}, allowed is 1 to {MAX_COUNT}")
+        raise ValueError(f"its {prefix}{name} is {short_repr(value)}, allowed is 1 to {MAX_COUNT}")
 
 
 def has_manifest(folder: Path) -> bool:
@@ -250,7 +250,7 @@ def mark_unfinished(folder: Path) -> None:
     try:
         (folder / MARKER).touch()
     except OSError as error:
-        raise unwritable(folder / MARKER, error) from None
+        raise write_error(folder / MARKER, error) from None
 
 
 def require_finished(folder: Path) -> None:
@@ -270,7 +270,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         return Manifest.of_document(read_json(path, MAX_BYTES))
     except ValueError as error:
-        why = printable(cut(str(error), 300))
+        why = printable(truncate(str(error), 300))
         advice = (
             "update Podium if a newer version wrote it, or remove it if the shards are as intended: it is then written "
             "anew when the store has been verified"
@@ -286,12 +286,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
             f"{folder / MANIFEST}: would have {len(text):,} bytes for {len(manifest.shards):,} shards, allowed are "
             f"{MAX_BYTES:,}; make fewer and larger shards"
         )
-    write_changed(folder / MANIFEST, text)
+    write_if_changed(folder / MANIFEST, text)
     if os.path.lexists(folder / MARKER):  # unlink of a missing file raises EROFS on a read-only file system
         try:
             (folder / MARKER).unlink()
         except OSError as error:
-            raise unwritable(folder / MARKER, error) from None
+            raise write_error(folder / MARKER, error) from None
 
 
 def require_listed(folder: Path, found: Manifest) -> None:

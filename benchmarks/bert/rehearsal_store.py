@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.bert.length_index import FILE, StoredLengths, entry_dtype
-from benchmarks.bert.lengths import usual_masked_counts, wikipedia_histogram
+from benchmarks.bert.lengths import reference_masked_counts, wikipedia_histogram
 from benchmarks.bert.manifest import Manifest, ShardEntry, has_manifest, mark_unfinished, write_manifest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
@@ -25,12 +25,12 @@ from benchmarks.bert.shard import SUFFIX, WHOLE
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
 from podium.core.errors import PodiumError, WorkError
-from podium.core.files import UNFINISHED, make_folder, unwritable, whole_file, write_changed
+from podium.core.files import PARTIAL_SUFFIX, atomic_file, make_folder, write_error, write_if_changed
 
 WIKIPEDIA_SAMPLES = 156_725_653  # of MLPerf's text with a duplication factor of 10
-MOST_SAMPLES = 4 * WIKIPEDIA_SAMPLES
+MAX_SAMPLES = 4 * WIKIPEDIA_SAMPLES
 SHARDS = 500  # the number of files of MLPerf's text
-DRAWN_TOGETHER = 1 << 22  # lengths drawn at a time
+CHUNK_SAMPLES = 1 << 22  # lengths drawn at a time
 VERSION = 2  # of the drawing of lengths; part of the folder's name
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -39,7 +39,7 @@ def rehearsal_vocabulary(folder: Path, vocabulary_size: int) -> Path:
     """Write a vocabulary of this size with meaningless words, unless it is there already. Returns its path."""
     path = make_folder(folder) / f"vocabulary-{vocabulary_size}.txt"
     others = (f"w{number}" for number in range(len(SPECIAL_TOKENS), vocabulary_size))
-    write_changed(path, "\n".join([*SPECIAL_TOKENS, *others]) + "\n")
+    write_if_changed(path, "\n".join([*SPECIAL_TOKENS, *others]) + "\n")
     return path
 
 
@@ -68,7 +68,7 @@ def rehearsal_store(
     except BaseException as error:
         shutil.rmtree(store, ignore_errors=True)
         if isinstance(error, OSError):
-            raise unwritable(store, error) from error
+            raise write_error(store, error) from error
         raise
     return store
 
@@ -78,7 +78,7 @@ def remove_unfinished_stores(folder: Path) -> None:
     for store in folder.glob("wikipedia-*-*-vocabulary-*-v*"):
         if not has_manifest(store):
             shutil.rmtree(store, ignore_errors=True)
-    for partial in folder.glob(f".vocabulary-*{UNFINISHED}"):
+    for partial in folder.glob(f".vocabulary-*{PARTIAL_SUFFIX}"):
         with suppress(OSError):
             partial.unlink()
 
@@ -133,18 +133,18 @@ def _predictions(longest: int) -> int:
 def _write_index(path: Path, samples: int, longest: int) -> StoredLengths:
     predictions = _predictions(longest)
     lengths = np.clip(np.arange(SEQUENCE_LENGTH + 1), 1, longest)
-    masked = np.minimum(usual_masked_counts(lengths), predictions)
+    masked = np.minimum(reference_masked_counts(lengths), predictions)
     entries = StoredLengths.of(
         lengths, masked, longest, predictions
     ).entries  # [longest published length + 1] of each length
     published = wikipedia_histogram().cumsum()
     # The entry of every published sample, for a lookup instead of a search. Making the table takes longer than a few
     # million searches.
-    table = np.repeat(entries, np.diff(published, prepend=0)) if samples > DRAWN_TOGETHER else None
+    table = np.repeat(entries, np.diff(published, prepend=0)) if samples > CHUNK_SAMPLES else None
     generator = np.random.default_rng(samples)
-    with whole_file(path) as temporary, temporary.open("xb") as file:
-        for first in range(0, samples, DRAWN_TOGETHER):
-            count = min(DRAWN_TOGETHER, samples - first)
+    with atomic_file(path) as temporary, temporary.open("xb") as file:
+        for first in range(0, samples, CHUNK_SAMPLES):
+            count = min(CHUNK_SAMPLES, samples - first)
             drawn = generator.integers(0, published[-1], count, dtype=np.uint32)  # indices of published samples
             found = entries[np.searchsorted(published, drawn, side="right")] if table is None else table[drawn]
             file.write(found.data)

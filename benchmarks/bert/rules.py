@@ -13,7 +13,7 @@ RUNS = 10  # of a result; its score is the mean without the fastest and the slow
 CLOSED_DROPOUT = 0.1
 CLOSED_EVALUATION_SAMPLES = 10_000
 CLOSED_INITIAL_CHECKPOINT = "the reference's checkpoint, made with `podium data checkpoint`"
-LARGEST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 
 
 def evaluation_interval(global_batch_size: int) -> int:
@@ -21,7 +21,7 @@ def evaluation_interval(global_batch_size: int) -> int:
     return int(0.05 * (230.23 * global_batch_size + 3_000_000) / 25_000) * 25_000
 
 
-def closed_breaches(
+def closed_division_violations(
     *,
     size: str,
     optimizer: str,

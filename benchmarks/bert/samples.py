@@ -84,7 +84,7 @@ def gather(samples: Samples, order: NDArray[np.int64]) -> Samples:
     )
 
 
-def section(samples: Samples, first: int, end: int) -> Samples:
+def slice_samples(samples: Samples, first: int, end: int) -> Samples:
     """The samples first … end − 1, as views."""
     tokens, masked = samples.sample_offsets[first : end + 1], samples.masked_offsets[first : end + 1]
     return Samples(

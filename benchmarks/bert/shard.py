@@ -23,7 +23,7 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.records import TRAILER, pack, record_lengths, unpack
 from benchmarks.bert.samples import SAMPLE_DTYPES, Sample, Samples, find_invalid_value, offsets_of
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 
 FORMAT = "podium-samples"
 FORMAT_VERSION = 3
@@ -127,7 +127,7 @@ def write_shard(path: Path, samples: Samples, origin: Origin) -> None:
         "content_sha256": content_sha256(arrays),
         **origin.attributes(),
     }
-    with new_hdf5(path) as file:
+    with create_hdf5(path) as file:
         for name, value in attributes.items():
             set_attribute(file, name, {**ATTRIBUTES, **GENERATION_ATTRIBUTES}[name](value))
         for name, array in (
@@ -139,7 +139,7 @@ def write_shard(path: Path, samples: Samples, origin: Origin) -> None:
 
 
 @contextmanager
-def new_hdf5(path: Path) -> Iterator[h5py.File]:
+def create_hdf5(path: Path) -> Iterator[h5py.File]:
     """Context manager for a new HDF5 file, written atomically to `path` at the end of the block."""
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V18)  # format 1.8 has checksums of metadata
@@ -150,7 +150,7 @@ def new_hdf5(path: Path) -> Iterator[h5py.File]:
         yield file
         file.flush()
         image: bytes = file.id.get_file_image()
-    write_whole(path, image)
+    write_atomically(path, image)
 
 
 def set_attribute(file: h5py.File, name: str, value: float | str) -> None:
@@ -163,7 +163,7 @@ def set_attribute(file: h5py.File, name: str, value: float | str) -> None:
         file.attrs[name] = value
 
 
-def attributes_of(file: h5py.File, prefix: str = "") -> dict[str, Any]:
+def read_attributes(file: h5py.File, prefix: str = "") -> dict[str, Any]:
     """Read a shard's attributes by name without the prefix, as int, float or str; None for an invalid type."""
     found: dict[str, Any] = {}
     for name in (*ATTRIBUTES, *GENERATION_ATTRIBUTES):
@@ -180,7 +180,7 @@ def attributes_of(file: h5py.File, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def attribute_fault(found: Mapping[str, Any], version: int = FORMAT_VERSION) -> str:
+def find_invalid_attribute(found: Mapping[str, Any], version: int = FORMAT_VERSION) -> str:
     """Describe the first attribute that a shard of this format version cannot have; empty where all are valid."""
     expected = {"format": FORMAT, "format_version": version}
     kinds = {**ATTRIBUTES, **(GENERATION_ATTRIBUTES if found.get("made_by") == TEXT else {})}
@@ -207,7 +207,7 @@ def describe_differences(shards: Mapping[Path, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def repeats(shards: Iterable[tuple[Path, Mapping[str, Any]]]) -> list[str]:
+def describe_duplicates(shards: Iterable[tuple[Path, Mapping[str, Any]]]) -> list[str]:
     """One message for each shard with the content of an earlier one, of shards with their attributes."""
     first: dict[str, Path] = {}
     found = []
@@ -242,7 +242,7 @@ def shard_error(path: Path, found: str, advice: str = ADVICE) -> WorkError:
 
 
 @contextmanager
-def opened_shard(path: Path, version: int | None = FORMAT_VERSION) -> Iterator[tuple[h5py.File, dict[str, Any]]]:
+def open_shard(path: Path, version: int | None = FORMAT_VERSION) -> Iterator[tuple[h5py.File, dict[str, Any]]]:
     """Context manager for a shard's HDF5 file and its checked attributes.
 
     Raises UsageError for a missing file, and WorkError for one that is not a shard of this version (None: any version).
@@ -251,9 +251,9 @@ def opened_shard(path: Path, version: int | None = FORMAT_VERSION) -> Iterator[t
         raise UsageError(f"{path}: there is no such shard; make it with `podium data prepare`")
     try:
         with h5py.File(path, "r", locking=False) as file:
-            attributes = attributes_of(file)
-            if fault := attribute_fault(attributes, version or FORMAT_VERSION):
-                older = not attribute_fault(attributes, OLDER_VERSION)
+            attributes = read_attributes(file)
+            if fault := find_invalid_attribute(attributes, version or FORMAT_VERSION):
+                older = not find_invalid_attribute(attributes, OLDER_VERSION)
                 if not older or version is not None:
                     convert = f"convert the store, or a copy of it, with `podium data upgrade {path.parent}`"
                     advice = convert if older else ADVICE
@@ -280,7 +280,7 @@ def dataset_range(path: Path, file: h5py.File, name: str, dtype: np.dtype[Any]) 
     return slice(offset, offset + size)
 
 
-def mapped_file(path: Path, *, in_order: bool) -> NDArray[np.uint8]:
+def map_file(path: Path, *, in_order: bool) -> NDArray[np.uint8]:
     """Memory-map a shard's file, for sequential reads of all of it or for random reads, as bytes [size]."""
     try:
         mapped = np.memmap(path, dtype=np.uint8, mode="r")
@@ -301,7 +301,7 @@ class Shard:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with opened_shard(path) as (file, self.attributes):
+        with open_shard(path) as (file, self.attributes):
             # Byte range of each dataset in the file.
             self.dataset_ranges = {
                 name: dataset_range(path, file, name, STORED_DTYPE) for name in (RECORDS, LENGTHS, MASKED_COUNTS)
@@ -322,7 +322,7 @@ class Shard:
         return self._map_records(in_order=False)
 
     def _map_records(self, *, in_order: bool) -> NDArray[np.uint16]:
-        return mapped_file(self.path, in_order=in_order)[self.dataset_ranges[RECORDS]].view(STORED_DTYPE)
+        return map_file(self.path, in_order=in_order)[self.dataset_ranges[RECORDS]].view(STORED_DTYPE)
 
     @cached_property
     def lengths(self) -> NDArray[np.uint16]:

@@ -38,15 +38,15 @@ class Size:
     def head_size(self) -> int:
         return self.hidden // self.heads
 
-    def parameters(self, vocabulary: int) -> int:
+    def parameters(self, vocabulary_size: int) -> int:
         """Number of trainable parameters: the tied decoder counts once, its bias is included."""
-        return sum(int(np.prod(shape)) for shape in self.tensors(vocabulary).values())
+        return sum(int(np.prod(shape)) for shape in self.tensors(vocabulary_size).values())
 
-    def tensors(self, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    def tensors(self, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
         """Shape of every tensor by its name in the reference's TensorFlow checkpoint."""
         h, f = self.hidden, self.feed_forward
         shapes: dict[str, tuple[int, ...]] = {
-            "bert/embeddings/word_embeddings": (vocabulary, h),
+            "bert/embeddings/word_embeddings": (vocabulary_size, h),
             "bert/embeddings/position_embeddings": (self.positions, h),
             "bert/embeddings/token_type_embeddings": (self.segments, h),
         }
@@ -61,7 +61,7 @@ class Size:
             shapes |= _dense(f"{prefix}/output/dense", f, h)
             shapes |= _layer_norm(f"{prefix}/output", h)
         shapes |= _dense("bert/pooler/dense", h, h)
-        shapes["cls/predictions/output_bias"] = (vocabulary,)
+        shapes["cls/predictions/output_bias"] = (vocabulary_size,)
         shapes |= _dense("cls/predictions/transform/dense", h, h)
         shapes |= _layer_norm("cls/predictions/transform", h)
         shapes["cls/seq_relationship/output_weights"] = (2, h)
@@ -69,7 +69,7 @@ class Size:
         return shapes
 
     def training_flops(
-        self, lengths: Iterable[int], masked: int, vocabulary: int, last_layer: Literal["all", "needed"] = "all"
+        self, lengths: Iterable[int], masked: int, vocabulary_size: int, last_layer: Literal["all", "needed"] = "all"
     ) -> float:
         """Floating-point operations of forward and backward on sequences of these lengths (model FLOPs).
 
@@ -80,15 +80,15 @@ class Size:
         the only ones that the heads read; published figures count "all".
         """
         n = np.asarray(lengths if isinstance(lengths, np.ndarray) else [*lengths], dtype=np.float64)
-        return self.flops_of(len(n), n.sum(), float(n @ n), masked, vocabulary, last_layer)
+        return self.flops_from_totals(len(n), n.sum(), float(n @ n), masked, vocabulary_size, last_layer)
 
-    def flops_of(
+    def flops_from_totals(
         self,
         sequences: int,
         tokens: float,
         token_pairs: float,
         masked: int,
-        vocabulary: int,
+        vocabulary_size: int,
         last_layer: Literal["all", "needed"] = "all",
     ) -> float:
         """`training_flops` from totals over the sequences: their number, tokens, and pairs of tokens."""
@@ -97,11 +97,11 @@ class Size:
         if last_layer == "needed":
             encoder -= 2 * (h * h + 2 * h * self.feed_forward) * (tokens - masked - sequences)
         attention = 4 * self.layers * h * float(token_pairs)
-        masked_head = 2 * (h * h + h * vocabulary) * masked
+        masked_head = 2 * (h * h + h * vocabulary_size) * masked
         sequence_head = 2 * (h * h + 2 * h) * sequences
         return 3.0 * float(encoder + attention + masked_head + sequence_head)
 
-    def relative_costs(self, vocabulary: int) -> tuple[float, float]:
+    def relative_costs(self, vocabulary_size: int) -> tuple[float, float]:
         """Cost of a pair of tokens within a sequence, and cost of a sequence, both relative to the cost of a token.
 
         By `training_flops` with 15% masked tokens.
@@ -109,7 +109,7 @@ class Size:
         # The operations are linear in tokens, pairs and sequences, so three lengths determine the coefficients.
         token, pair, sequence = np.linalg.solve(
             [[n, n * n, 1] for n in (100, 200, 400)],
-            [self.training_flops([n], round(MASKED_SHARE * n), vocabulary) for n in (100, 200, 400)],
+            [self.training_flops([n], round(MASKED_SHARE * n), vocabulary_size) for n in (100, 200, 400)],
         )
         return float(pair / token), float(sequence / token)
 

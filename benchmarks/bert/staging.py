@@ -32,7 +32,7 @@ from benchmarks.bert.manifest import (
 from benchmarks.bert.shard import SUFFIX, Shard
 from benchmarks.bert.store import SampleStore, shard_paths
 from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
-from podium.core.files import make_folder, open_regular, remove_unfinished, sha256_of, unwritable, whole_file
+from podium.core.files import atomic_file, make_folder, open_regular, remove_partial_files, sha256_of, write_error
 from podium.core.locks import folder_lock
 
 COMMAND = "podium data stage"
@@ -116,7 +116,7 @@ def stage_store(
     with folder_lock(make_folder(target), COMMAND):
         _require_same_store(target, manifest)
         for name in (MANIFEST, length_index.FILE, *(shard.name for shard in manifest.shards)):
-            remove_unfinished(target / name)
+            remove_partial_files(target / name)
         there = [file for file in files if os.path.lexists(file.target)]
         missing = [file for file in files if file not in there]
         _require_space(target, missing)
@@ -212,7 +212,7 @@ def _require_intact(file: _File, on_bytes: ByteProgress) -> None:
 
 def _copy(file: _File, stopped: Event, on_bytes: ByteProgress) -> None:
     """Copy a file to a temporary name, compare its bytes on the disk with the manifest, and rename it."""
-    with whole_file(file.target) as temporary:
+    with atomic_file(file.target) as temporary:
         copied = _copy_bytes(file, temporary, stopped, on_bytes)
         if fault := _find_fault(file, temporary):
             if sha256_of(temporary) != copied:  # the source may be intact
@@ -276,7 +276,7 @@ def _open_durably(file: _File, temporary: Path) -> Iterator[int]:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise unwritable(file.target, error) from None
+        raise write_error(file.target, error) from None
 
 
 def _read_error(file: _File, error: OSError) -> WorkError:

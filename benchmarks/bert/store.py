@@ -44,15 +44,15 @@ from benchmarks.bert.shard import (
     Origin,
     Shard,
     describe_differences,
+    describe_duplicates,
     describe_misnamed,
-    opened_shard,
-    repeats,
+    open_shard,
 )
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.files import allow_open_files, remove_unfinished, write_changed
+from podium.core.files import raise_open_file_limit, remove_partial_files, write_if_changed
 from podium.core.locks import folder_lock
 from podium.core.processes import processors
-from podium.core.text import cut
+from podium.core.text import truncate
 
 MAX_PARALLEL_VERIFICATIONS = 16  # shards; bounds memory, since verification copies all samples of a shard
 
@@ -79,7 +79,7 @@ class SampleStore:
             self._open_all(found, listed)
         else:
             self._open_listed(self.folder, listed, {path.name for path in found})
-        allow_open_files(len(self.present))
+        raise_open_file_limit(len(self.present))
 
     def _open_all(self, paths: list[Path], listed: Manifest | None) -> None:
         """Open all shards and build the length index in memory: for lists of paths and stores without an index."""
@@ -179,7 +179,7 @@ class SampleStore:
         """The shards that this node reads, all opened."""
         return [self.shard(number) for number in self.present]
 
-    def place_of(self, index: int) -> tuple[int, int]:
+    def locate(self, index: int) -> tuple[int, int]:
         """Number of the shard with sample `index`, and the sample's index within the shard. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of a store of {len(self)}")
@@ -188,10 +188,10 @@ class SampleStore:
 
     def read(self, index: int) -> Sample:
         """Read sample `index`, from 0 to N − 1. Raises IndexError for others, and as `shard`."""
-        number, within = self.place_of(index)
+        number, within = self.locate(index)
         return self.shard(number).read(within)
 
-    def require(self, vocabulary: Vocabulary, name: Path) -> None:
+    def require_vocabulary(self, vocabulary: Vocabulary, name: Path) -> None:
         """Raise UsageError unless the samples were made with this vocabulary, and keep its size; `name` is its file."""
         if self.vocabulary_sha256 != vocabulary.sha256:
             raise UsageError(
@@ -199,7 +199,7 @@ class SampleStore:
             )
         self.vocabulary_size = len(vocabulary.words)
 
-    def require_whole(self) -> None:
+    def require_all_samples(self) -> None:
         """Raise UsageError for a random subset of samples, which MLPerf's closed division does not allow."""
         if self.manifest.selection == RANDOM:
             shard = self.shard(self.present[0])
@@ -242,10 +242,10 @@ class SampleStore:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def keep_manifest(self) -> None:
+    def write_missing_manifest(self) -> None:
         """Write manifest and length index of a verified store that has none; errors are ignored."""
         if self.folder is not None:
-            keep_manifest(self.folder, self.paths)
+            write_missing_manifest(self.folder, self.paths)
 
 
 def build_length_index(shards: Sequence[Shard]) -> StoredLengths:
@@ -259,7 +259,7 @@ def build_length_index(shards: Sequence[Shard]) -> StoredLengths:
 
 def require_compatible(shards: Mapping[Path, Mapping[str, Any]]) -> None:
     """Raise WorkError unless these shards with their attributes can form one store."""
-    if problems := [*describe_differences(shards), *repeats(shards.items())]:
+    if problems := [*describe_differences(shards), *describe_duplicates(shards.items())]:
         raise WorkError(f"{problems[0]}; {ADVICE}")
 
 
@@ -277,7 +277,7 @@ def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
     wanted = origin.attributes()
     for path in sorted(paths):
         try:
-            with opened_shard(path, None) as (_, found):
+            with open_shard(path, None) as (_, found):
                 pass
         except PodiumError:
             continue  # an unusable shard may be replaced
@@ -285,14 +285,16 @@ def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
         if found["selection"] == WHOLE != wanted["selection"]:
             keys.append("selection")
         if keys:
-            values = ", ".join(f"{key} {cut(str(found[key]), 20)} (here {cut(str(wanted[key]), 20)})" for key in keys)
+            values = ", ".join(
+                f"{key} {truncate(str(found[key]), 20)} (here {truncate(str(wanted[key]), 20)})" for key in keys
+            )
             raise UsageError(
                 f"{path.parent}: holds samples made with other settings, such as {path.name} with {values}, which "
                 "would be replaced; give another --out, or remove the folder"
             )
 
 
-def renew_manifest(folder: Path) -> None:
+def update_manifest(folder: Path) -> None:
     """Write length index and manifest of all shards in a folder; files that are up to date are not written again.
 
     The caller must hold the folder's lock. Raises WorkError where the shards do not belong together.
@@ -306,9 +308,9 @@ def _write_manifest(folder: Path, shards: Sequence[Shard]) -> None:
     require_compatible(attributes)
     index = build_length_index(shards)
     for name in (FILE, MANIFEST):
-        remove_unfinished(folder / name)
+        remove_partial_files(folder / name)
     # The manifest last, since it has the hash of the index and removes the marker of an unfinished store.
-    write_changed(folder / FILE, index.entries.tobytes())
+    write_if_changed(folder / FILE, index.entries.tobytes())
     write_manifest(folder, Manifest.of_attributes(attributes, index.sha256))
 
 
@@ -324,7 +326,7 @@ def require_length_index(folder: Path) -> None:
     StoredLengths.from_file(folder / FILE, manifest.samples, manifest.lengths_sha256, *lengths)
 
 
-def keep_manifest(folder: Path, paths: Sequence[Path]) -> None:
+def write_missing_manifest(folder: Path, paths: Sequence[Path]) -> None:
     """Write length index and manifest into the folder of these verified shards, if it has none yet.
 
     Errors are ignored: the store stays without a manifest where the folder is read-only or locked. Then only the
@@ -353,7 +355,7 @@ class JoinedStores(SampleStore):
         self._stores = [*stores]
         self._bounds: list[int] = [0, *np.cumsum([len(store) for store in stores]).tolist()]
         self.paths = [path for store in stores for path in store.paths]
-        allow_open_files(sum(len(store.present) for store in stores))
+        raise_open_file_limit(sum(len(store.present) for store in stores))
 
     @property
     def stores(self) -> Sequence[SampleStore]:

@@ -86,7 +86,7 @@ class BulkReader:
         Raises IndexError for an index outside of 0 to N − 1, and WorkError for a shard that is missing or cannot be
         mapped, and for an impossible value.
         """
-        places = self._find(indices)
+        places = self._locate(indices)
         for shard in np.unique(places.shards[self._addresses[places.shards] == 0]).tolist():
             self._addresses[shard] = self._store.shard(shard).records.ctypes.data
         addresses = self._addresses[places.shards] + places.starts
@@ -103,19 +103,19 @@ class BulkReader:
             f"see `podium data verify {path.parent}`"
         )
 
-    def will_need(self, indices: NDArray[np.int64]) -> int:
+    def prefetch(self, indices: NDArray[np.int64]) -> int:
         """Prefetch these samples [n] into the page cache without waiting. Returns the requested bytes.
 
         Requests ascend by file offset, and neighbouring samples share one. This is only advice to the kernel: a later
         `gather` returns the same either way, and the kernel may reclaim the memory. Raises as `gather`.
         """
         requested = 0
-        places = self._find(indices)
+        places = self._locate(indices)
         sizes = places.sizes
         for shard in np.unique(places.shards).tolist():
             file, here = self._descriptor(shard), places.shards == shard
             starts = places.starts[here] + self._store.shard(shard).dataset_ranges[RECORDS].start
-            for start, length in byte_ranges(starts, starts + sizes[here]):
+            for start, length in coalesce_ranges(starts, starts + sizes[here]):
                 os.posix_fadvise(file, start, length, os.POSIX_FADV_WILLNEED)
                 requested += length
         return requested
@@ -132,7 +132,7 @@ class BulkReader:
                 ) from error
         return self._files[shard]
 
-    def _find(self, indices: NDArray[np.int64]) -> _RecordLocations:
+    def _locate(self, indices: NDArray[np.int64]) -> _RecordLocations:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self._store)):
             raise IndexError(f"samples {indices.min()} to {indices.max()} of a store of {len(self._store)}")
         shards = np.searchsorted(self._starts, indices, side="right") - 1
@@ -152,7 +152,7 @@ class BulkReader:
         return _RecordLocations(shards, first * STORED_DTYPE.itemsize, lengths, masked_counts)
 
 
-def byte_ranges(
+def coalesce_ranges(
     starts: NDArray[np.int64], ends: NDArray[np.int64], gap: int = MAX_GAP_BYTES, piece: int = MAX_REQUEST_BYTES
 ) -> Iterator[tuple[int, int]]:
     """Merge byte ranges, `starts` to `ends` [n ≥ 1], into disjoint ascending requests: (first byte, length).

@@ -19,17 +19,17 @@ from benchmarks.bert.shard import (
     Origin,
     Shard,
     dataset_range,
-    mapped_file,
-    opened_shard,
+    map_file,
+    open_shard,
     require_content,
     shard_error,
     write_shard,
 )
-from benchmarks.bert.store import renew_manifest, require_compatible, require_matching_names, shard_paths
+from benchmarks.bert.store import require_compatible, require_matching_names, shard_paths, update_manifest
 from podium.core.errors import PodiumError
-from podium.core.files import remove_unfinished
+from podium.core.files import remove_partial_files
 from podium.core.locks import folder_lock
-from podium.core.processes import results_of
+from podium.core.processes import run_jobs
 
 
 def upgrade(
@@ -48,17 +48,17 @@ def upgrade(
         require_compatible(attributes)
         older = [path for path in paths if attributes[path]["format_version"] == OLDER_VERSION]
         with closing(
-            results_of(_convert_and_verify, {path: (path, path in older) for path in paths}, processes)
+            run_jobs(_convert_and_verify, {path: (path, path in older) for path in paths}, processes)
         ) as results:
             for _ in results:
                 on_shard()
-        renew_manifest(folder)
+        update_manifest(folder)
     return older, [path for path in paths if path not in older]
 
 
 def _read_attributes(path: Path) -> dict[str, Any]:
     """Attributes of a shard of any version."""
-    with opened_shard(path, None) as (_, attributes):
+    with open_shard(path, None) as (_, attributes):
         return attributes
 
 
@@ -75,15 +75,15 @@ def _convert_and_verify(path: Path, older: bool) -> None:
 def convert_shard(path: Path) -> None:
     """Convert a shard of version 2 in place. Raises WorkError for a damaged one, which is left as it is."""
     samples, origin = read_version_2(path)
-    remove_unfinished(path)
+    remove_partial_files(path)
     write_shard(path, samples, origin)
 
 
 def read_version_2(path: Path) -> tuple[Samples, Origin]:
     """Verified samples of a shard of version 2, as views of the mapped file. Raises WorkError for a damaged one."""
-    with opened_shard(path, OLDER_VERSION) as (file, attributes):
+    with open_shard(path, OLDER_VERSION) as (file, attributes):
         places = {name: dataset_range(path, file, name, dtype) for name, dtype in SAMPLE_DTYPES.items()}
-    content = mapped_file(path, in_order=True)
+    content = map_file(path, in_order=True)
     arrays: dict[str, Any] = {name: content[place].view(SAMPLE_DTYPES[name]) for name, place in places.items()}
     count, tokens, masked = (attributes[name] for name in ("samples", "tokens", "masked_tokens"))
     expected = (tokens, count + 1, count, masked, masked, count + 1, count)
@@ -104,7 +104,7 @@ def read_version_2(path: Path) -> tuple[Samples, Origin]:
     return samples, Origin.of_attributes(attributes)
 
 
-def is_older(folder: Path) -> bool:
+def has_older_shards(folder: Path) -> bool:
     """Whether a store has shards of an older version; False where they cannot be read."""
     try:
         return any(_read_attributes(path)["format_version"] == OLDER_VERSION for path in shard_paths(folder))

@@ -15,13 +15,13 @@ from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import JoinedStores
 from implementations.pytorch.data.synthetic import synthetic_step
-from implementations.pytorch.distributed.gradient_sync import synchronised
+from implementations.pytorch.distributed.gradient_sync import wrap_ddp
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention.dispatch import resolve_attention
 from implementations.pytorch.model.attention.varlen import LENGTH_STEP
-from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.model.linear import Fp8Linear, Linear
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
@@ -56,7 +56,7 @@ def load_checkpoint(model: BertForPreTraining, path: Path) -> None:
 GRAPH_ATTENTION = ("flash",)
 
 
-def model_options(config: RunConfig, precision: str, device: torch.device) -> Making:
+def model_options(config: RunConfig, precision: str, device: torch.device) -> ModelOptions:
     """Return the model's options: attention backend, kernels, linear layer.
 
     Raises UsageError for a backend that the device does not support.
@@ -68,10 +68,10 @@ def model_options(config: RunConfig, precision: str, device: torch.device) -> Ma
             "capacity_overflow is set, but attention auto is nested on this GPU, which has no flash attention; "
             "remove capacity_overflow, or set attention to grouped"
         )
-    return Making(
+    return ModelOptions(
         attention=attention,
         kernels=load_kernels(kernels),
-        compiles=kernels == "compiled",
+        use_torch_compile=kernels == "compiled",
         last_layer=config.last_layer,
         linear=Fp8Linear if precision == "fp8" else Linear,
     )
@@ -89,7 +89,7 @@ def build_stepper(config: RunConfig, processes: Processes, vocabulary_size: int,
         size or config.model_size,
         vocabulary_size,
         dropout_probability=config.dropout,
-        making=model_options(config, precision, processes.device),
+        model_options=model_options(config, precision, processes.device),
     )
     if config.initial_checkpoint is not None:
         load_checkpoint(model, config.initial_checkpoint)
@@ -97,7 +97,7 @@ def build_stepper(config: RunConfig, processes: Processes, vocabulary_size: int,
     # Reseeded per rank after the weights: with equal dropout masks, the gradients' noise would not average out.
     dropout_seed = np.random.SeedSequence([config.seed, processes.rank]).generate_state(1, np.uint32)
     torch.manual_seed(int(dropout_seed[0]))
-    ddp, sync = synchronised(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
+    ddp, sync = wrap_ddp(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
     optimizer = build_optimizer(model, config.optimizer)
     rates = rate_table(config.optimizer, config.steps, processes.device)
     return Stepper(config, processes, ddp, sync, optimizer, rates, precision)
@@ -163,7 +163,7 @@ def replays_graphs(config: RunConfig, device: str, attention: str) -> bool:
         else "balancing gives ranks different numbers of sequences, and graphs need equal numbers"
         if config.capacity_overflow is None and (config.balancing == "packed" or config.balancing_counts == "free")
         else "graphs need gradient_accumulation_steps 1"
-        if config.most_accumulation_steps != 1
+        if config.max_accumulation_steps != 1
         else None
     )
     if config.cuda_graph == "step" and obstacle:
@@ -200,11 +200,11 @@ def warm_up(
     if graph_shapes:
         # Each step is a collective. Ranks have different numbers of shapes, so all take the largest number of steps:
         # a step more on one rank would wait for the others until the timeout.
-        count = max(GRAPH_WARM_UP_STEPS, processes.most(count))
+        count = max(GRAPH_WARM_UP_STEPS, processes.all_reduce_max(count))
     for number in range(count):
         stepper.take(examples[number % len(examples)], PhaseClock())
     # Evaluation batches have the full sequence length, so the largest example stands for them.
-    longest = max(examples, key=lambda example: example.whole.slots)
+    longest = max(examples, key=lambda example: example.global_batch.slots)
     evaluate(stepper.model.module, list(longest.micro_batches), processes, stepper.precision)
     if graph_shapes:
         graphs = stepper.use_graphs()

@@ -34,16 +34,16 @@ from podium.config.run_folder import (
     RunFolder,
     begin_checkpoint,
     checkpoint_path,
-    facts_of,
     finish_checkpoint,
+    format_facts,
     rank_file,
     read_checkpoint,
     remove_old_checkpoints,
 )
 from podium.config.schema import Checkpointing
-from podium.config.tensor_files import CONTENT, DIGEST_BYTES, STAMP, require_tensors, stamp_of
+from podium.config.tensor_files import CONTENT_DIGEST, DIGEST_BYTES, STAMP_KEY, make_stamp, verify_tensor_file
 from podium.core.errors import WorkError
-from podium.core.files import whole_file, write_whole
+from podium.core.files import atomic_file, write_atomically
 
 
 def content_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -60,11 +60,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], stamp: Mapping[str,
     """Write a safetensors file atomically, with its stamp. Raises WorkError if it cannot be written."""
     # Sorted, as readers sort: the digest must not depend on the order in which tensors were collected.
     content = content_digest((name, tensors[name]) for name in sorted(tensors))
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
         try:
-            save_file(dict(tensors), temporary, metadata={STAMP: json.dumps({**stamp, CONTENT: content})})
+            save_file(dict(tensors), temporary, metadata={STAMP_KEY: json.dumps({**stamp, CONTENT_DIGEST: content})})
         except SafetensorError as error:
             raise WorkError(f"{path}: cannot be written ({error}); make sure that the disk has free space") from error
         temporary.chmod(mode)  # save_file makes files readable by their owner only, and other users may resume the run
@@ -83,7 +83,7 @@ class TensorFile:
 
     def verify(self, stamp: Mapping[str, str]) -> None:
         """Raise WorkError unless stamp and content digest are right. Reads the whole file."""
-        require_tensors(self._path, stamp)
+        verify_tensor_file(self._path, stamp)
 
     def get(self, name: str) -> Tensor:
         """Read one tensor. Raises WorkError if the file does not have it."""
@@ -184,7 +184,7 @@ def verify_tensors(checkpoint: Checkpoint, rank: int) -> None:
 
     Every rank verifies its own file, so that each file is read once.
     """
-    stamp = stamp_of(checkpoint.batches, rank, checkpoint.facts["configuration"])
+    stamp = make_stamp(checkpoint.batches, rank, checkpoint.facts["configuration"])
     TensorFile(rank_file(checkpoint.path, rank)).verify(stamp)
 
 
@@ -304,14 +304,14 @@ class Saver(AbstractContextManager["Saver"]):
             self._copies_done.synchronize()
         folder, rank = self._folder, self._processes.rank
         path = begin_checkpoint(folder.checkpoints, batches)
-        stamp = stamp_of(batches, rank, self._configuration)
+        stamp = make_stamp(batches, rank, self._configuration)
         write_tensors(rank_file(path, rank), self._copies, stamp)
         if rank == 0:
             for file in (folder.log, folder.metrics):
                 _fsync(file)
             log = folder.log.read_bytes()[:log_bytes].decode("utf-8")
             known = batches, samples, self._processes.ranks, metrics_bytes, log
-            write_whole(path / FACTS, facts_of(*known, self._configuration, resume_facts, self._digests))
+            write_atomically(path / FACTS, format_facts(*known, self._configuration, resume_facts, self._digests))
         finish_checkpoint(path)
         for directory in (path, folder.checkpoints):  # file names are durable only when their directory is synchronised
             _fsync(directory)
@@ -335,7 +335,7 @@ def agreed_checkpoint(folder: RunFolder, processes: Processes, found: Checkpoint
     """
     # Only the first rank passes its checkpoint, others pass None (-1), so the maximum broadcasts it. Otherwise, a rank
     # with a stale view of the file system could resume from another step, and the run would hang or diverge.
-    batches = processes.most(-1 if found is None else found.batches)
+    batches = processes.all_reduce_max(-1 if found is None else found.batches)
     if batches < 0:
         return None
     path = checkpoint_path(folder.checkpoints, batches)

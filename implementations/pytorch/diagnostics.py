@@ -24,7 +24,7 @@ from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import TINY, Size
 from implementations.pytorch.bench.variants import PodiumRunner, mixed_lengths
 from implementations.pytorch.build_run import uses_graphs
-from implementations.pytorch.distributed.process_group import Processes, alone
+from implementations.pytorch.distributed.process_group import Processes, single_process
 from implementations.pytorch.kernels.choose import resolve_kernels
 from implementations.pytorch.model.attention.dispatch import resolve_attention
 from implementations.pytorch.precision import COMPUTE_TYPES, matmul_peak, measure_seconds, resolve_precision
@@ -85,7 +85,7 @@ def _step(config: RunConfig, device: torch.device) -> str:
     samples = parts * min(MAX_STEP_SAMPLES, max(1, config.local_batch_size // parts))
     launch = config.launch.model_copy(update={"processes_per_node": 1, "nodes": 1})
     changed = {"launch": launch, "global_batch_size": samples, "initial_checkpoint": None, "seed": 0}
-    with alone(device) as processes:
+    with single_process(device) as processes:
         wrong = _non_finite_parameters(config.model_copy(update=changed), processes, samples)
     if wrong:
         raise UsageError(f"after one step {wrong[0]} is not finite")

@@ -15,7 +15,7 @@ from podium.config.load import load_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.processes import end_with_parent
 
 
@@ -37,7 +37,7 @@ def main() -> int:
     except PodiumError as error:
         print(error, file=sys.stderr)
         if arguments.folder is not None:
-            RunFolder(arguments.folder).tell_failure(error)
+            RunFolder(arguments.folder).write_failure(error)
         return error.exit_code
     return 0
 
@@ -45,12 +45,12 @@ def main() -> int:
 def _diagnose_ranks(config: RunConfig, folder: RunFolder) -> None:
     """Diagnose all ranks together, and write summary.json on the first. A collective."""
     from implementations.pytorch.diagnostics import diagnose_ranks
-    from implementations.pytorch.distributed.process_group import joined
+    from implementations.pytorch.distributed.process_group import init_distributed
 
-    with joined(config) as processes:
+    with init_distributed(config) as processes:
         result = diagnose_ranks(config, processes, config.model_size.vocabulary_size)
         if processes.first:
-            write_whole(folder.summary, json.dumps(result, indent=2) + "\n")
+            write_atomically(folder.summary, json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.build_run import load_checkpoint
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.evaluation import evaluation_batches
-from implementations.pytorch.distributed.process_group import alone, keep_freed_memory
+from implementations.pytorch.distributed.process_group import keep_freed_memory, single_process
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels
-from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.precision import resolve_precision
 from podium.core.errors import PodiumError, UsageError
 from podium.core.processes import end_with_parent
@@ -64,21 +64,21 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
     device, size = _device(arguments.device), SIZES[arguments.size]
     keep_freed_memory()
     store, vocabulary = SampleStore(arguments.store), Vocabulary.read(arguments.vocabulary)
-    store.require(vocabulary, arguments.vocabulary)
+    store.require_vocabulary(vocabulary, arguments.vocabulary)
     samples = size.evaluation_samples if arguments.samples is None else arguments.samples
     if samples < 1:
         raise UsageError(f"--samples: found {samples}, allowed is 1 or more")
     store.require_samples(samples, "--samples")
-    options = Making(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
+    options = ModelOptions(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
     with torch.device("meta"):  # no initialisation: all weights are loaded below
-        model = BertForPreTraining(size, len(vocabulary.words), dropout_probability=0.0, making=options)
+        model = BertForPreTraining(size, len(vocabulary.words), dropout_probability=0.0, model_options=options)
     model.to_empty(device=device)
     load_checkpoint(model, arguments.checkpoint)
     batches = evaluation_batches(
         store, 0, Deal(1, 1), samples=samples, local_batch_size=LOCAL_BATCH_SIZE, slot_width=None
     )
     started = perf_counter()
-    with alone(device) as processes:
+    with single_process(device) as processes:
         precision = resolve_precision(arguments.precision, device)
         accuracy = evaluate(model, _with_progress(batches, samples), processes, precision)
     return {

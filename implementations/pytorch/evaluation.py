@@ -21,7 +21,7 @@ from torch import Tensor
 
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.distributed.process_group import Processes, cpu_group
-from implementations.pytorch.kernels.cpu.common import use_torchs_threads
+from implementations.pytorch.kernels.cpu.common import use_torch_num_threads
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import correct_predictions, loss_sums
 from implementations.pytorch.precision import autocast
@@ -48,7 +48,7 @@ def evaluate(
     model.eval()
     sums = evaluation_sums(model, batches, processes.device, precision)
     model.train()
-    return accuracy_of(processes.total(sums.tolist()))
+    return accuracy_of(processes.all_reduce_sum(sums.tolist()))
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def evaluation_sums(
         with autocast(precision, device):
             scores = model(batch)
         masked_lm_right, next_sentence_right = correct_predictions(scores, batch)
-        loss = loss_sums(scores, batch, model.making.kernels).masked_lm
+        loss = loss_sums(scores, batch, model.model_options.kernels).masked_lm
         counts = torch.tensor([batch.masked, batch.sequences], dtype=torch.float64).to(device)
         sums += torch.stack([masked_lm_right, next_sentence_right, loss, *counts]).double()
     return sums
@@ -156,7 +156,7 @@ class OverlappedEvaluation:
         elif result is not None:
             numbers[DONE] = 1
             numbers[SUMS:] = torch.tensor(result, dtype=torch.float64)
-        self._exchange = numbers, self._processes.begin_total(numbers, self._group)
+        self._exchange = numbers, self._processes.all_reduce_sum_async(numbers, self._group)
 
     def _finish_exchange(self) -> Accuracy | None:
         """Wait for the all-reduce. Returns the accuracy if all ranks were done when it was started, else None."""
@@ -178,7 +178,7 @@ class OverlappedEvaluation:
         began = perf_counter()
         try:
             if self._stream is None:
-                use_torchs_threads()
+                use_torch_num_threads()
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 sums = evaluation_sums(self._copy, batches, self._processes.device, self._precision)
                 result: list[float] = sums.tolist()  # waits for the stream

@@ -15,7 +15,7 @@ from implementations.pytorch.data.reader import Step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.step import NotFinite, StepResult
 from podium.core.errors import WorkError
-from podium.core.files import unwritable
+from podium.core.files import write_error
 from podium.planning.batch_plan import GlobalBatch
 
 MAX_CONSECUTIVE_SKIPS = 40  # the run fails then: the loss scale has been halved 40 times, to no effect
@@ -26,7 +26,7 @@ class _Pending:
     """A step whose numbers are being reduced over ranks and copied to the host."""
 
     line: dict[str, Any]
-    whole: GlobalBatch
+    global_batch: GlobalBatch
     # float64 [8] on the host. Summed over ranks: masked-LM loss, next-sentence loss, ranks that request a stop, ranks
     # that request a checkpoint, ranks with a finite gradient norm. Of this rank: gradient norm, learning rate, taken.
     numbers: Tensor
@@ -71,7 +71,7 @@ class Metrics:
             try:
                 self._file = self._path.open("a", encoding="utf-8", buffering=1)
             except OSError as error:
-                raise unwritable(self._path, error) from None
+                raise write_error(self._path, error) from None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -81,7 +81,7 @@ class Metrics:
             self._file.close()
         except OSError as error:  # of a line that could not be written, which has been reported already
             if kind is None:
-                raise unwritable(self._path, error) from None
+                raise write_error(self._path, error) from None
 
     def step(
         self, number: int, samples: int, step: Step, result: StepResult, stop: bool = False, save: bool = False
@@ -95,18 +95,18 @@ class Metrics:
             "event": "step",
             "step": number,
             "samples": samples,
-            "tokens": step.whole.tokens,
-            "slots": step.whole.slots,
-            "max_over_mean_tokens": step.whole.max_over_mean_tokens,
+            "tokens": step.global_batch.tokens,
+            "slots": step.global_batch.slots,
+            "max_over_mean_tokens": step.global_batch.max_over_mean_tokens,
         }
-        if step.whole.moved:
-            line["moved"] = step.whole.moved
+        if step.global_batch.moved:
+            line["moved"] = step.global_batch.moved
         requests = (self._flags[1 - stop], self._flags[1 - save])
         sums = (result.masked_lm, result.next_sentence, *requests, result.finite)
         values = (*sums, result.gradient_norm, result.rate, result.taken)
         # float64: sums over a large global batch would lose digits in float32.
         numbers = torch.stack([value.double() for value in values])
-        work = self._processes.begin_total(numbers[: len(sums)])
+        work = self._processes.all_reduce_sum_async(numbers[: len(sums)])
         if numbers.is_cuda:
             # With NCCL, `wait` makes the current stream wait for the all-reduce, not the host. So the copy below is
             # ordered after it, and the event after the copy.
@@ -115,9 +115,9 @@ class Metrics:
             on_host.copy_(numbers, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-            self.pending = _Pending(line, step.whole, on_host, event)
+            self.pending = _Pending(line, step.global_batch, on_host, event)
         else:
-            self.pending = _Pending(line, step.whole, numbers, work)
+            self.pending = _Pending(line, step.global_batch, numbers, work)
 
     def flush(self) -> GlobalBatch | None:
         """Write the line of the last recorded step. Returns its batch if it was skipped for overflow, else None."""
@@ -129,8 +129,8 @@ class Metrics:
         self.save_requested = self.save_requested or save > 0
         line = pending.line
         line["learning_rate"] = rate
-        line["masked_lm_loss"] = masked_lm / pending.whole.masked
-        line["next_sentence_loss"] = next_sentence / pending.whole.samples
+        line["masked_lm_loss"] = masked_lm / pending.global_batch.masked
+        line["next_sentence_loss"] = next_sentence / pending.global_batch.samples
         line["loss"] = line["masked_lm_loss"] + line["next_sentence_loss"]
         if not math.isnan(norm):
             line["gradient_norm"] = norm
@@ -138,7 +138,7 @@ class Metrics:
             return self._skip(pending)
         self.skipped = 0
         if not math.isfinite(line["loss"]) or finite < self._processes.ranks:
-            raise NotFinite(line["step"], line["loss"], pending.whole)
+            raise NotFinite(line["step"], line["loss"], pending.global_batch)
         self.write(line)
         return None
 
@@ -150,9 +150,9 @@ class Metrics:
                 f"{MAX_CONSECUTIVE_SKIPS} steps in a row overflowed in fp16; lower optimizer.learning_rate or "
                 "loss_scaling.initial, or use precision fp32, and start again"
             )
-        samples = pending.line["samples"] - pending.whole.samples
+        samples = pending.line["samples"] - pending.global_batch.samples
         self.write({"event": "skipped", "step": pending.line["step"], "samples": samples})
-        return pending.whole
+        return pending.global_batch
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line to the file, on the first rank only. Raises WorkError if it cannot be written."""
@@ -161,4 +161,4 @@ class Metrics:
         try:
             self._file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise unwritable(self._path, error) from None
+            raise write_error(self._path, error) from None

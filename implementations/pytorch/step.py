@@ -36,7 +36,7 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast
 from podium.config.schema import LossScaling, RunConfig
 from podium.core.errors import WorkError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.planning.batch_plan import GlobalBatch
 
 StepBody = Callable[[RaggedBatch, Tensor], list[Tensor]]  # batch, loss weights [2] → 0-d tensors on the device
@@ -70,7 +70,7 @@ class StepGraphs:
         """
         if batch.shape in self._captured:
             return
-        static, weights = batch.with_tensors(lambda t: t.to(self._device).clone()), weights.to(self._device).clone()
+        static, weights = batch.map_tensors(lambda t: t.to(self._device).clone()), weights.to(self._device).clone()
         graph = torch.cuda.CUDAGraph()
         # thread_local: other threads (data loader, watchdog, NCCL's) may call CUDA during the capture; in the default
         # mode, global, a forbidden call of any thread would invalidate it.
@@ -194,7 +194,7 @@ class Stepper:
         parts = len(step.micro_batches)
         if self.config.loss == "global":
             ranks = self.processes.ranks
-            weights = [(ranks / (step.whole.masked + MASKED_LM_EPS), ranks / step.whole.samples)] * parts
+            weights = [(ranks / (step.global_batch.masked + MASKED_LM_EPS), ranks / step.global_batch.samples)] * parts
         else:
             sequences = self.config.local_batch_size
             weights = [(1 / (batch.masked + MASKED_LM_EPS) / parts, 1 / sequences) for batch in step.micro_batches]
@@ -211,7 +211,7 @@ class Stepper:
         set_rate(self.optimizer, rate)
         # Zeroed in place: DDP's buckets (gradient_as_bucket_view) and captured graphs hold the gradients' addresses.
         self.optimizer.zero_grad(set_to_none=False)
-        kernels = self.model.module.making.kernels
+        kernels = self.model.module.model_options.kernels
         sums: list[Tensor] = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
@@ -257,24 +257,26 @@ MAX_LISTED_SAMPLES = 4
 class NotFinite(WorkError):
     """The loss or the gradient of a step is not finite. All ranks raise it together, one step late."""
 
-    def __init__(self, step: int, loss: float, whole: GlobalBatch) -> None:
+    def __init__(self, step: int, loss: float, global_batch: GlobalBatch) -> None:
         """`loss` of step `step`, trained on `whole`. If it is finite, the error is about the gradient."""
         what = "gradient" if math.isfinite(loss) else "loss"
         super().__init__(f"the {what} of step {step} is {'not finite' if math.isfinite(loss) else loss}")
-        self.step, self.loss, self.whole = step, loss, whole
+        self.step, self.loss, self.global_batch = step, loss, global_batch
 
 
 def error_with_samples(error: NotFinite, store: SampleStore, path: Path) -> WorkError:
     """Return the error with the first samples of the batch in its message; writes all of them to `path`, by rank."""
-    whole, ranks = error.whole, len(error.whole.micro_batch_slots)
+    global_batch, ranks = error.global_batch, len(error.global_batch.micro_batch_slots)
     samples = []
     for rank in range(ranks):
-        for micro_batch, part in enumerate(whole.micro_batches(rank)):
-            for index in whole.indices[part].tolist():
-                shard, number = store.place_of(index)
+        for micro_batch, part in enumerate(global_batch.micro_batches(rank)):
+            for index in global_batch.indices[part].tolist():
+                shard, number = store.locate(index)
                 place = {"shard": str(store.paths[shard]), "sample_of_shard": number}
                 samples.append({"rank": rank, "micro_batch": micro_batch, "index": index, **place})
-    write_whole(path, json.dumps({"step": error.step, "loss": str(error.loss), "samples": samples}, indent=1) + "\n")
+    write_atomically(
+        path, json.dumps({"step": error.step, "loss": str(error.loss), "samples": samples}, indent=1) + "\n"
+    )
     named = ", ".join(
         f"{sample['index']} ({Path(str(sample['shard'])).name} {sample['sample_of_shard']})"
         for sample in samples[:MAX_LISTED_SAMPLES]

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from podium.config.checkpoint_choice import usable_checkpoint
 from podium.config.load import load_resolved
-from podium.config.run_folder import Checkpoint, RunFolder, require_kept, require_same_data
+from podium.config.run_folder import Checkpoint, RunFolder, require_same_configuration, require_same_data
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError
-from podium.core.files import unwritable
+from podium.core.files import write_error
 from podium.core.locks import shared_lock
 from podium.core.processes import end_with_parent
 from podium.mllog.write import ResultLog
@@ -40,7 +40,7 @@ def main() -> int:
             return _train(arguments.config, folder, arguments.caches_cleared)
     except PodiumError as error:
         with suppress(PodiumError):  # the disk may be full, which the launcher reports
-            folder.tell_failure(error)
+            folder.write_failure(error)
         with suppress(OSError):  # standard error may be a file on the same disk
             print(error, file=sys.stderr)
         return error.exit_code
@@ -54,12 +54,12 @@ def _report_full_disk(folder: RunFolder) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise unwritable(Path(error.filename) if error.filename else folder.path, error) from error
+        raise write_error(Path(error.filename) if error.filename else folder.path, error) from error
 
 
 def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
     config = load_resolved(config_path)
-    if failure := folder.told_failure(final_only=True):
+    if failure := folder.read_failure(final_only=True):
         raise failure  # torchrun restarts failed processes; a final failure would only repeat
     if summary := folder.read_summary():
         return 0 if summary["reached_target"] or config.target_accuracy is None else 1
@@ -69,24 +69,24 @@ def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
             log, checkpoint = _open_log(config, folder, caches_cleared)
             stack.enter_context(log)
         # Imported only now: importing torch takes seconds, and init_start is to be logged before.
-        from implementations.pytorch.distributed.process_group import joined
+        from implementations.pytorch.distributed.process_group import init_distributed
         from implementations.pytorch.trainer import Trainer
 
-        processes = stack.enter_context(joined(config))
+        processes = stack.enter_context(init_distributed(config))
         return 0 if Trainer(config, processes, folder, log, checkpoint).run() else 1
 
 
 def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tuple[ResultLog, Checkpoint | None]:
     """Open the log. Returns it and the checkpoint to resume from; None for a new run or one without a checkpoint."""
     # Either a user resumed the run, or torchrun restarted its processes.
-    again = folder.begun or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    again = folder.was_started or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     checkpoint = None
     if again:
         checkpoint = usable_checkpoint(folder.checkpoints, lambda text: print(text, file=sys.stderr, flush=True))
         if checkpoint is not None:  # checked before the next lines change any file of the run
-            require_kept(checkpoint, config, folder.config)
+            require_same_configuration(checkpoint, config, folder.config)
             require_same_data(checkpoint, folder)
-        folder.begin_again(checkpoint)
+        folder.reset_for_restart(checkpoint)
     log = ResultLog(folder.log)
     if checkpoint is None:
         log.submission(config, caches_cleared)

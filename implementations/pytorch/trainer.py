@@ -24,18 +24,18 @@ from implementations.pytorch.data.open_stores import open_stores
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.distributed.watchdog import StopRequest, Watch, join_board
+from implementations.pytorch.distributed.watchdog import StopRequest, Watchdog, connect_status_store
 from implementations.pytorch.evaluation import Accuracy, OverlappedEvaluation, evaluate
 from implementations.pytorch.metrics import Metrics
-from implementations.pytorch.optim.build import used
+from implementations.pytorch.optim.build import describe_optimizer
 from implementations.pytorch.phase_clock import PHASES, PhaseClock
 from implementations.pytorch.precision import matmul_peak
 from implementations.pytorch.step import NotFinite, error_with_samples
-from podium.config.run_folder import Checkpoint, RunFolder, kept
+from podium.config.run_folder import Checkpoint, RunFolder, fixed_configuration
 from podium.config.schema import RunConfig
 from podium.core.clock import boot_seconds
-from podium.core.errors import Saved, WorkError
-from podium.core.files import write_whole
+from podium.core.errors import StoppedAfterSaving, WorkError
+from podium.core.files import write_atomically
 from podium.mllog.write import ABORTED, SUCCESS, ResultLog
 from podium.planning.batch_plan import GlobalBatch, run_shapes
 
@@ -53,17 +53,20 @@ class Totals:
     max_over_mean_tokens: float = 0.0  # sum over steps
     moved: int = 0  # sequences that did not fit into the part that they were assigned to
 
-    def add(self, whole: GlobalBatch, config: RunConfig, vocabulary_size: int, times: int = 1) -> None:
+    def add(self, global_batch: GlobalBatch, config: RunConfig, vocabulary_size: int, times: int = 1) -> None:
         """Add the step of a global batch; `times` -1 subtracts it again."""
-        size, sums = config.model_size, (whole.samples, whole.tokens, whole.token_pairs, whole.masked)
+        size, sums = (
+            config.model_size,
+            (global_batch.samples, global_batch.tokens, global_batch.token_pairs, global_batch.masked),
+        )
         self.steps += times
-        self.samples += times * whole.samples
-        self.tokens += times * whole.tokens
-        self.slots += times * whole.slots
-        self.useful_flops += times * size.flops_of(*sums, vocabulary_size, config.last_layer)
-        self.model_flops += times * size.flops_of(*sums, vocabulary_size)
-        self.max_over_mean_tokens += times * whole.max_over_mean_tokens
-        self.moved += times * whole.moved
+        self.samples += times * global_batch.samples
+        self.tokens += times * global_batch.tokens
+        self.slots += times * global_batch.slots
+        self.useful_flops += times * size.flops_from_totals(*sums, vocabulary_size, config.last_layer)
+        self.model_flops += times * size.flops_from_totals(*sums, vocabulary_size)
+        self.max_over_mean_tokens += times * global_batch.max_over_mean_tokens
+        self.moved += times * global_batch.moved
 
 
 @dataclass
@@ -130,7 +133,7 @@ class Trainer:
         self._build_model()
         self.precision = self.stepper.precision
         if self.log and not self.checkpoint:
-            in_use = used(self.stepper.optimizer, config.optimizer)
+            in_use = describe_optimizer(self.stepper.optimizer, config.optimizer)
             self.log.settings(config, in_use, config.model_size.tensors(self.vocabulary_size))
         self.last_step = config.steps
         self._find_shapes()
@@ -146,7 +149,7 @@ class Trainer:
         self.loader = self._make_loader()
         # Between barriers, so that all ranks multiply at the same time, as in training.
         processes.barrier()
-        (self.peak,) = processes.total([self._measure_peak()])
+        (self.peak,) = processes.all_reduce_sum([self._measure_peak()])
         processes.barrier()
 
     def _open_data(self) -> None:
@@ -154,10 +157,10 @@ class Trainer:
         config, processes = self.config, self.processes
         assert config.data.vocabulary is not None
         parts = config.store_parts(processes.rank // config.launch.processes_per_node)
-        opened, vocabulary = open_stores(config.every_store, config.data.vocabulary, processes, self.folder.data, parts)
+        opened, vocabulary = open_stores(config.all_stores, config.data.vocabulary, processes, self.folder.data, parts)
         *stores, self.evaluation_store = opened
         if self.folder.data.exists():
-            self.digests = {key: store.manifest.digest for key, store in zip(config.every_store, opened, strict=True)}
+            self.digests = {key: store.manifest.digest for key, store in zip(config.all_stores, opened, strict=True)}
         self.store: SampleStore = join_stores(stores)
         self.vocabulary_size = len(vocabulary.words)
 
@@ -192,7 +195,7 @@ class Trainer:
             range(self.position.batches, self.last_step),
             config.prefetch_batches,
             masked_slots=self.shapes.masked_slots if self.shapes else None,
-            pins=processes.device.type == "cuda",
+            pin_memory=processes.device.type == "cuda",
             **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
         )
 
@@ -215,7 +218,9 @@ class Trainer:
         config, position, processes = self.config, self.position, self.processes
         with ExitStack() as stack:
             self.watch = stack.enter_context(
-                Watch(processes, self.phases, self.folder, config.launch.timeout_seconds, join_board(processes))
+                Watchdog(
+                    processes, self.phases, self.folder, config.launch.timeout_seconds, connect_status_store(processes)
+                )
             )
             self.metrics = stack.enter_context(Metrics(self.folder.metrics, processes, self.skipped))
             if config.checkpoint:
@@ -226,7 +231,7 @@ class Trainer:
                     processes,
                     self.state,
                     self.totals.samples,
-                    kept(config),
+                    fixed_configuration(config),
                     self.digests,
                 )
                 self.saver = stack.enter_context(saver)
@@ -269,8 +274,8 @@ class Trainer:
         """Take a step and record its metrics. The host stays one step ahead of the device."""
         result = self.stepper.take(step, self.phases)
         self._flush()  # of the step before: only now, so that the device has work while the host waits
-        self.totals.add(step.whole, self.config, self.vocabulary_size)
-        stop, save = (self.stop_request.asked, self.saver.due_by_time()) if self.saver else (False, False)
+        self.totals.add(step.global_batch, self.config, self.vocabulary_size)
+        stop, save = (self.stop_request.requested, self.saver.due_by_time()) if self.saver else (False, False)
         self.metrics.step(self.totals.steps, self.totals.samples, step, result, stop, save)
         self.phases.lap("optimizer")
 
@@ -309,7 +314,7 @@ class Trainer:
         if stop:
             self.saver.finish()
             self.processes.barrier()  # the checkpoint is complete only when all ranks have written their files
-            raise Saved(f"asked to stop, and saved after {self.totals.samples:,} samples")
+            raise StoppedAfterSaving(f"asked to stop, and saved after {self.totals.samples:,} samples")
 
     def _evaluate(self, last: bool) -> bool:
         """Evaluate, or begin an asynchronous evaluation. Returns whether the target is known to be reached."""
@@ -319,7 +324,7 @@ class Trainer:
         if self.log:
             self.log.evaluation_starts(self.evaluated_totals.samples)
         # Each batch counts as progress for the watchdog.
-        batches = self.watch.alive(self.evaluation_batches)
+        batches = self.watch.track_progress(self.evaluation_batches)
         if self.overlapped is None:
             return self._record_accuracy(evaluate(self.stepper.model.module, batches, self.processes, self.precision))
         self.overlapped.begin(self.evaluation_batches)
@@ -386,7 +391,7 @@ class Trainer:
     def _write_summary(self, reached: bool) -> None:
         """Reduce timings over ranks, and write summary.json on the first rank. A collective."""
         ranks, totals, seconds = self.processes.ranks, self.totals, self.seconds
-        phase_seconds = self.processes.total([self.phases.seconds[phase] for phase in PHASES])
+        phase_seconds = self.processes.all_reduce_sum([self.phases.seconds[phase] for phase in PHASES])
         evaluation = self._evaluation_summary(phase_seconds[PHASES.index("evaluation")] / ranks)
         exchanged = self._exchange_summary(self.loader) if isinstance(self.loader, ExchangePrefetcher) else {}
         if not self.processes.first:
@@ -410,25 +415,26 @@ class Trainer:
             "moved_sequences": totals.moved,
             "restarts": self.folder.restarts,
             "phases_ms": {
-                phase: 1000 * total / ranks / totals.steps for phase, total in zip(PHASES, phase_seconds, strict=True)
+                phase: 1000 * all_reduce_sum / ranks / totals.steps
+                for phase, all_reduce_sum in zip(PHASES, phase_seconds, strict=True)
             },
             "evaluation": evaluation,
             **exchanged,
         }
-        write_whole(self.folder.summary, json.dumps(summary, indent=2) + "\n")
+        write_atomically(self.folder.summary, json.dumps(summary, indent=2) + "\n")
 
     def _exchange_summary(self, loader: ExchangePrefetcher) -> dict[str, Any]:
         """Return the exchange loader's measurements over the whole run, averaged over ranks. A collective."""
-        measured = vars(loader.measured)
-        sums = self.processes.total([float(value) for value in measured.values()])
-        return {"exchange": {key: value / self.processes.ranks for key, value in zip(measured, sums, strict=True)}}
+        stats = vars(loader.stats)
+        sums = self.processes.all_reduce_sum([float(value) for value in stats.values()])
+        return {"exchange": {key: value / self.processes.ranks for key, value in zip(stats, sums, strict=True)}}
 
     def _evaluation_summary(self, seconds: float) -> dict[str, Any]:
         """Return cost and balance of evaluations. `seconds`: time that training waited for them. A collective."""
         tokens, slots = (sum(getattr(batch, name) for batch in self.evaluation_batches) for name in ("tokens", "slots"))
         overlapped_seconds = self.overlapped.seconds if self.overlapped is not None else 0.0
-        max_tokens = self.processes.most(tokens)
-        all_tokens, all_slots, all_seconds = self.processes.total([tokens, slots, overlapped_seconds])
+        max_tokens = self.processes.all_reduce_max(tokens)
+        all_tokens, all_slots, all_seconds = self.processes.all_reduce_sum([tokens, slots, overlapped_seconds])
         return {
             "evaluations": self.evaluations,
             "share_of_run": seconds / self.seconds,

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from podium.core.console import figure_table
+from podium.core.console import number_table
 from podium.core.errors import UsageError
 from podium.planning.balance_report import Cluster
 
@@ -56,7 +56,7 @@ def print_balance(console: Console, cluster: Cluster, report: Mapping[str, Any])
 def print_packing(console: Console, report: Mapping[str, Any]) -> None:
     """Print how full rows are when a whole dataset is packed before training."""
     title = "A whole dataset packed into rows of the longest length"
-    table = figure_table(title, "method", "max. sequences a row", "full", "sequences a row")
+    table = number_table(title, "method", "max. sequences a row", "full", "sequences a row")
     for row in report["packing"]:
         depth = "any" if row["depth"] is None else str(row["depth"])
         table.add_row(row["method"], depth, f"{row['efficiency']:.2%}", f"{row['sequences_per_row']:.3f}")

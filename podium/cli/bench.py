@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bert.rules import LARGEST_SEED
+from benchmarks.bert.rules import MAX_SEED
 from benchmarks.bert.sizes import SIZES
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.console import figure_table, summary_table
+from podium.core.console import number_table, summary_table
 from podium.core.errors import UsageError
 from podium.core.files import make_folder
 from podium.launch.launch import launch
@@ -61,7 +61,7 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
     arguments = options.arguments(config.size) + (["--costs"] if costs else [])
     folder = RunFolder(make_folder(RUNS / config.system / f"bench_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
     if config.seed is None:
-        config = config.model_copy(update={"seed": secrets.randbelow(LARGEST_SEED + 1)})
+        config = config.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
     write_resolved(config, folder.config)
     progress.note("Timing steps")
     launch(config, folder, "bench", arguments, on_tick=lambda: None)
@@ -127,7 +127,7 @@ def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _ablation_table(measured: Mapping[str, Any]) -> Table:
     title = "Step time without an optimisation, relative to the step with all of them"
-    table = figure_table(title, "without", "ratio", "least to greatest")
+    table = number_table(title, "without", "ratio", "least to greatest")
     table.add_column("runs instead")
     for row in measured["ablation"]:
         spread = row["ratio_by_step"]

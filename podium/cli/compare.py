@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podium.core.console import Console, errors, print_json, print_text, progress_bar, tell
+from podium.core.console import Console, errors, print_json, print_message, print_text, progress_bar
 
 if TYPE_CHECKING:
     from podium.comparison.load import RunCache
@@ -104,7 +104,7 @@ def compare(
             told=lambda logs: bar.advance(task, logs),
         )
     for note in found.notes:
-        tell(f"note: {note}")
+        print_message(f"note: {note}")
     shown = choose(found, rounds or [], accelerators or [], divisions or [])
     if ab is not None:
         _compare_operands(ab, shown.results, cache, as_json)

@@ -8,7 +8,7 @@ import typer
 
 from podium.cli.options import AsJson, Processes, print_output
 from podium.cli.stage import stage
-from podium.core.console import print_findings, print_text, progress_bar, tell
+from podium.core.console import print_findings, print_message, print_text, progress_bar
 from podium.core.errors import UsageError
 
 if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
@@ -82,7 +82,7 @@ def prepare(
             kept += prepared.kept
             bar.advance(task, prepared.text.stat().st_size)
             if prepared.note:
-                tell(f"{prepared.text}: {prepared.note}")
+                print_message(f"{prepared.text}: {prepared.note}")
 
         if samples:
             shards = prepare_subset(texts, vocab, out, samples, settings, processes, seed, on_finished=on_finished)
@@ -90,7 +90,7 @@ def prepare(
             selection = EvaluationPick(evaluation) if evaluation else WHOLE_TEXT
             shards = prepare_texts(texts, vocab, out, settings, processes, selection, on_finished=on_finished)
     if kept:
-        tell(f"kept {kept} of {len(texts)} shards, which were complete and made from the same text")
+        print_message(f"kept {kept} of {len(texts)} shards, which were complete and made from the same text")
     for shard in shards:
         print_text(shard)
 
@@ -247,22 +247,22 @@ def verify(
 
     The last line is the verdict. Exit code 1 if a check failed.
     """
-    from benchmarks.bert.verification.evidence import Subject
-    from benchmarks.bert.verification.shard_stats import bytes_of
+    from benchmarks.bert.verification.evidence import VerificationRequest
+    from benchmarks.bert.verification.shard_stats import total_shard_bytes
     from podium.cli.verify import checkpoint_evaluation, verify_store
 
     _parse_size(size)
-    subject = Subject(store, evaluation, vocab, tuple(text or ()), official)
-    checkpoint_to_evaluate = checkpoint_evaluation(subject, checkpoint_file, size, samples)
+    request = VerificationRequest(store, evaluation, vocab, tuple(text or ()), official)
+    checkpoint_to_evaluate = checkpoint_evaluation(request, checkpoint_file, size, samples)
     with progress_bar() as bar:
-        task = bar.add_task("Reading shards", total=bytes_of(subject.stores))
-        result = verify_store(subject, checkpoint_to_evaluate, on_read=lambda read: bar.advance(task, read))
+        task = bar.add_task("Reading shards", total=total_shard_bytes(request.stores))
+        result = verify_store(request, checkpoint_to_evaluate, on_read=lambda read: bar.advance(task, read))
     if plot is not None and result.evidence.training.shards:
         from podium.html.chart import plot_lengths
 
         plot_lengths(result.evidence.training.lengths, store.resolve().name, plot)
     elif plot is not None:
-        tell(f"{plot}: not drawn, since no shard can be read")
+        print_message(f"{plot}: not drawn, since no shard can be read")
     print_output(as_json, result.as_json(), lambda to: print_findings(to, result.findings, result.verdict))
     if not result.sound:
         raise typer.Exit(1)

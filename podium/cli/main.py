@@ -17,12 +17,12 @@ from podium.cli.rehearse import rehearse
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
-from podium.core.console import Console, errors, print_findings, print_text, tell
+from podium.core.console import Console, errors, print_findings, print_message, print_text
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
-from podium.core.paths import require_own_packages
-from podium.core.processes import leave_closed_terminal, stop_signals
-from podium.core.text import cut
+from podium.core.paths import require_podium_packages
+from podium.core.processes import discard_closed_terminal_output, stop_signals
+from podium.core.text import truncate
 
 MAX_PATH_LENGTH = 200  # characters of a path in an error message; longer ones are cut
 
@@ -102,7 +102,7 @@ def run(
             print_output(as_json, summary_json(finished), lambda to: print_table(to, request.config, finished))
     shortfalls = [finished_run.shortfall(request.config) for finished_run in finished]
     for message in dict.fromkeys(filter(None, shortfalls)):
-        tell(message)
+        print_message(message)
     if any(shortfalls):
         raise typer.Exit(1)
 
@@ -180,7 +180,7 @@ def bench(
     fit_costs = options.uses_system_model and not (recipe or settings)
     measured = measure(config, options, fit_costs, Progress(errors))
     if fit_costs:
-        tell(f"the fitted step costs are in {write_costs(config, measured)}")
+        print_message(f"the fitted step costs are in {write_costs(config, measured)}")
     print_output(as_json, measured, lambda to: print_timings(to, config, measured))
 
 
@@ -365,7 +365,7 @@ def main() -> None:
     hook, sys.unraisablehook = sys.unraisablehook, _repeat_lost_interrupt
     try:
         try:
-            require_own_packages()
+            require_podium_packages()
             _require_utf8(sys.argv[1:])
             app()
         finally:
@@ -376,24 +376,26 @@ def main() -> None:
             failure = failure.__cause__
         if not isinstance(failure, PodiumError | Interrupted):
             raise
-        tell(str(failure))
+        print_message(str(failure))
         sys.exit(failure.exit_code)
     except MemoryError:
-        tell("out of memory; check that the command was given the right files")
+        print_message("out of memory; check that the command was given the right files")
         sys.exit(1)
     except RuntimeError as error:
         if "Symlink loop" not in str(error):  # pathlib's message before Python 3.13
             raise
-        tell(f"{error}; name another path")
+        print_message(f"{error}; name another path")
         sys.exit(2)
     except OSError as error:
         if error.filename is not None:
-            tell(f"{cut(os.fsdecode(error.filename), MAX_PATH_LENGTH)}: {error.strerror}; name another path")
+            print_message(
+                f"{truncate(os.fsdecode(error.filename), MAX_PATH_LENGTH)}: {error.strerror}; name another path"
+            )
             sys.exit(1)
         # Python flushes standard output again at exit; what is left in its buffer goes to /dev/null then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno != errno.EPIPE:  # a reader such as `head` that has closed the pipe is not an error
-            tell(f"the output cannot be written ({error.strerror})")
+            print_message(f"the output cannot be written ({error.strerror})")
         sys.exit(1)
     finally:
         sys.unraisablehook = hook
@@ -405,13 +407,13 @@ def _require_utf8(arguments: Sequence[str]) -> None:
         # Python decodes bytes of argv that are not UTF-8 to lone surrogates (PEP 383).
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise UsageError(
-                f"the argument {cut(argument, MAX_PATH_LENGTH)} is not UTF-8; rename the file, or type it again"
+                f"the argument {truncate(argument, MAX_PATH_LENGTH)} is not UTF-8; rename the file, or type it again"
             )
 
 
 def _interrupt(number: int, _: object) -> None:
     if number == signal.SIGHUP:
-        leave_closed_terminal()
+        discard_closed_terminal_output()
     raise Interrupted("interrupted")
 
 

@@ -18,7 +18,7 @@ from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.files import make_folder, write_whole
+from podium.core.files import make_folder, write_atomically
 from podium.planning.accelerators import accelerator_named
 from podium.planning.costs import costs_path
 from podium.planning.prediction.constants import Constants, load_constants
@@ -65,7 +65,7 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
         predicted["cost"] = predicted_cost(config, predicted, prices)
     folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
     write_resolved(config, folder.config)
-    write_whole(folder.summary, json.dumps(predicted, indent=2) + "\n")
+    write_atomically(folder.summary, json.dumps(predicted, indent=2) + "\n")
     return predicted
 
 
@@ -157,11 +157,11 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     ranks = f"{predicted['global_batch_size']:,} on {predicted['ranks']:,} rank{'s' if predicted['ranks'] > 1 else ''}"
     table.add_row(
         "as the best published code" if predicted["code"] == "other" else "time-to-train",
-        duration(predicted["seconds"]),
+        format_duration(predicted["seconds"]),
     )
-    table.add_row("  between", f"{duration(predicted['low'])} and {duration(predicted['high'])}")
+    table.add_row("  between", f"{format_duration(predicted['low'])} and {format_duration(predicted['high'])}")
     if predicted["as_counted"] is not None:
-        table.add_row("  Podium's step, estimated, not measured", duration(predicted["as_counted"]))
+        table.add_row("  Podium's step, estimated, not measured", format_duration(predicted["as_counted"]))
     if cost := predicted.get("cost"):
         table.add_row(f"cost, {cost['currency']}", money(cost["cost_to_train"]))
         table.add_row("  between", f"{money(cost['low'])} and {money(cost['high'])}")
@@ -170,7 +170,7 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     table.add_row("a step", f"{predicted['step_milliseconds']:,.1f} ms")
     table.add_row("global batch", ranks, end_section=True)
     for part, seconds in predicted["split"].items():
-        table.add_row(part, f"{duration(seconds)}, {seconds / predicted['seconds']:5.1%}")
+        table.add_row(part, f"{format_duration(seconds)}, {seconds / predicted['seconds']:5.1%}")
     console.print(table)
     console.print(predicted["interval"]["statement"], markup=False, highlight=False)
     if predicted.get("cost", {}).get("without_initialisation"):
@@ -181,8 +181,8 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
         console.print(_scale_table(predicted))
         for row in predicted["scale"]:
             for score in row["outside"]:
-                took = f"* {row['gpus']:,} GPUs: {score['system']} took {duration(score['seconds'])}"
-                interval = f"{duration(row['low'])} to {duration(row['high'])}"
+                took = f"* {row['gpus']:,} GPUs: {score['system']} took {format_duration(score['seconds'])}"
+                interval = f"{format_duration(row['low'])} to {format_duration(row['high'])}"
                 line = f"{took}, {score['side']} the interval {interval}: {score['why']}"
                 console.print(line, markup=False, highlight=False)
         more = dict.fromkeys(sentence for row in predicted["scale"] for sentence in row["unsure"])
@@ -207,15 +207,15 @@ def _scale_table(predicted: Mapping[str, Any]) -> Table:
     for row in rows:
         times = [point["seconds"] for point in predicted["published"] if point["gpus"] == row["gpus"]]
         if len(times) > 1:
-            published = f"{duration(min(times))} to {duration(max(times))}"
+            published = f"{format_duration(min(times))} to {format_duration(max(times))}"
         else:
-            published = "".join(map(duration, times)) or "–"
+            published = "".join(map(format_duration, times)) or "–"
         parts = row["accumulation_steps"]
         table.add_row(
             f"{row['gpus']:,}",
             f"{row['global_batch_size']:,}" + (f" in {parts} parts" if parts > 1 else ""),
-            duration(row["seconds"]),
-            f"{duration(row['low'])} to {duration(row['high'])}",
+            format_duration(row["seconds"]),
+            f"{format_duration(row['low'])} to {format_duration(row['high'])}",
             f"{row['split']['communication'] / row['seconds']:.0%}",
             published + (" *" if row["outside"] else ""),
             "█" * max(1, round(BAR_WIDTH * row["seconds"] / longest)),
@@ -223,7 +223,7 @@ def _scale_table(predicted: Mapping[str, Any]) -> Table:
     return table
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration with about three digits, such as 12.3 s, 16.6 min, 3.4 h or 12.1 days."""
     for limit, unit, name in (
         (120, 1, "s"),

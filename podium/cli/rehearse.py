@@ -8,7 +8,7 @@ from rich.console import Console as RichConsole
 
 from podium.cli.options import AsJson, Recipe, Settings, System, print_output
 from podium.config.schema import RunConfig
-from podium.core.console import errors, print_line, summary_table, tell
+from podium.core.console import errors, print_line, print_message, summary_table
 
 NOTES = """\
 Times are CPU time. Those of a step are medians over {calls}.
@@ -43,7 +43,7 @@ def rehearse(
     result = rehearse_rank(config, rank, steps, samples, Progress(errors).note)
     print_output(as_json, result, lambda to: print_rehearsal(to, config, result))
     if shortage := memory_shortage(config, result):
-        tell(shortage)
+        print_message(shortage)
         raise typer.Exit(1)
 
 

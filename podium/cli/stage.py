@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podium.cli.options import Recipe, Settings
-from podium.core.console import print_text, progress_bar, tell
+from podium.core.console import print_message, print_text, progress_bar
 from podium.core.errors import UsageError
 
 if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
@@ -63,15 +63,15 @@ def stage(
             on_start=lambda size: bar.update(task, total=size),
             on_bytes=lambda size: bar.advance(task, size),
         )
-    tell(f"Files copied and verified: {len(staged.copied):,}; kept from before: {len(staged.kept):,}")
+    print_message(f"Files copied and verified: {len(staged.copied):,}; kept from before: {len(staged.kept):,}")
     if staged.left_out:
-        tell(f"Shards left out, which node {part.node} of {part.nodes} does not need: {staged.left_out:,}")
+        print_message(f"Shards left out, which node {part.node} of {part.nodes} does not need: {staged.left_out:,}")
     key = "data.evaluation_store" if evaluation else "data.store"
     options = ["--recipe", recipe] if recipe else []
     for setting in (*(settings or []), f"{key}={target.resolve()}"):
         options += ["--set", setting]
-    tell(f"To train with it: {shlex.join(['podium', 'run', system or 'SYSTEM', *options])}")
-    tell("(data.store, data.evaluation_store and data.vocabulary must be set together)")
+    print_message(f"To train with it: {shlex.join(['podium', 'run', system or 'SYSTEM', *options])}")
+    print_message("(data.store, data.evaluation_store and data.vocabulary must be set together)")
     print_text(target)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from podium.cli.options import AsJson, System, print_output
-from podium.core.console import Console, errors, print_json, progress_bar, tell
+from podium.core.console import Console, errors, print_json, print_message, progress_bar
 
 submit = typer.Typer(no_args_is_help=True, help="Describe systems, and build and check submissions to MLPerf.")
 
@@ -33,32 +33,36 @@ def describe(
     """
     from podium.config.load import load_system
     from podium.core.errors import attempt
-    from podium.core.files import write_whole
-    from podium.run.implementation import ask
+    from podium.core.files import write_atomically
+    from podium.run.implementation import call_entry_point
     from podium.submission.check import print_fields
     from podium.submission.describe import as_json as fields_json
-    from podium.submission.describe import compare, detect, differing, filled, stated, system_json
+    from podium.submission.describe import compare, detect, differing_fields, fill_description, stated, system_json
 
     config = load_system(system)
-    device, fault = attempt(ask, config.implementation, "describe", [])
+    device, fault = attempt(call_entry_point, config.implementation, "describe", [])
     if fault:
-        tell(f"framework and GPUs cannot be detected: {fault}")
+        print_message(f"framework and GPUs cannot be detected: {fault}")
     fields = compare(config, detect(device))
-    description, filled_names = filled(config, fields) if fill else (stated(config), [])
+    description, filled_names = fill_description(config, fields) if fill else (stated(config), [])
     if as_json:
         print_json(fields_json(description, fields, filled_names))
     else:
         print_fields(Console(), config.system, fields)
     if filled_names:
-        tell("these fields were filled with values detected on this machine; to keep them, add them to description:")
+        print_message(
+            "these fields were filled with values detected on this machine; to keep them, add them to description:"
+        )
     for name in filled_names:
         text = json.dumps(description[name], ensure_ascii=False)
         errors.print(f"  {name}: {text}", markup=False, highlight=False)
-    for field in differing(fields):
-        tell(f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} on this machine")
+    for field in differing_fields(fields):
+        print_message(
+            f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} on this machine"
+        )
     if out is not None:
-        write_whole(out, system_json(description))
-    if strict and differing(fields):
+        write_atomically(out, system_json(description))
+    if strict and differing_fields(fields):
         raise typer.Exit(1)
 
 
@@ -107,15 +111,15 @@ def package(
     from podium.mllog.rulesets import ruleset
     from podium.run.progress import Progress
     from podium.submission.check import check as check_path
-    from podium.submission.check import packaged_json, print_packaged
-    from podium.submission.package.build import Wish
+    from podium.submission.check import package_json, print_package
+    from podium.submission.package.build import PackageRequest
     from podium.submission.package.build import package as make_package
 
     if division not in (None, "closed", "open"):
         raise UsageError(f"--division: found {division!r}, allowed is closed or open")
-    request = Wish(tuple(systems), out, org, ruleset(ruleset_name), division, results, runs, allow_other_code)
+    request = PackageRequest(tuple(systems), out, org, ruleset(ruleset_name), division, results, runs, allow_other_code)
     made = make_package(request, lambda path, rules: check_path(path, rules).findings, Progress(errors).note)
-    print_output(as_json, packaged_json(made), lambda to: print_packaged(to, made))
+    print_output(as_json, package_json(made), lambda to: print_package(to, made))
 
 
 @submit.command(epilog="Example: [bold]podium submit check path/to/ORG --ruleset 5.0.0[/bold]")
@@ -153,8 +157,8 @@ def check(
         report = check_path(
             path,
             rules,
-            starting=lambda logs: bar.update(task, total=logs),
-            told=lambda logs: bar.advance(task, logs),
+            on_start=lambda logs: bar.update(task, total=logs),
+            on_checked=lambda logs: bar.advance(task, logs),
             runs=runs,
         )
     print_output(as_json, report_json(report), lambda to: print_report(to, report))

@@ -6,9 +6,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
-from benchmarks.bert.verification.content import keep_manifests
-from benchmarks.bert.verification.evidence import Evidence, Subject
+from benchmarks.bert.verification.checks import collect_statistics, gather_evidence, run_checks
+from benchmarks.bert.verification.content import write_missing_manifests
+from benchmarks.bert.verification.evidence import Evidence, VerificationRequest
 from benchmarks.bert.verification.official_data import is_official_vocabulary
 from podium.core.errors import UsageError
 from podium.core.finding import Finding, has_errors
@@ -47,7 +47,7 @@ class Verification:
 
 
 def checkpoint_evaluation(
-    subject: Subject, checkpoint: Path | None, size: str, samples: int | None
+    request: VerificationRequest, checkpoint: Path | None, size: str, samples: int | None
 ) -> Evaluation | None:
     """Return the evaluation of the checkpoint that the options request, None without a checkpoint.
 
@@ -57,16 +57,16 @@ def checkpoint_evaluation(
         if samples is not None:
             raise UsageError("--samples: has no effect without --checkpoint, which is evaluated on that many samples")
         return None
-    if subject.evaluation is None or subject.vocabulary is None:
+    if request.evaluation is None or request.vocabulary is None:
         raise UsageError("--checkpoint: needs --evaluation and --vocab too; it is evaluated on those samples")
     if not checkpoint.is_file():
         raise UsageError(f"{checkpoint}: there is no such checkpoint; make it with `podium data checkpoint`")
     require_torch()
-    return Evaluation(checkpoint, subject.evaluation, subject.vocabulary, size, samples)
+    return Evaluation(checkpoint, request.evaluation, request.vocabulary, size, samples)
 
 
 def verify_store(
-    subject: Subject, evaluation: Evaluation | None = None, on_read: Callable[[int], None] | None = None
+    request: VerificationRequest, evaluation: Evaluation | None = None, on_read: Callable[[int], None] | None = None
 ) -> Verification:
     """Run all checks of a store, and evaluate a checkpoint on it if there is an `evaluation`.
 
@@ -74,14 +74,14 @@ def verify_store(
     that has none. Raises what `gather_evidence` raises.
     """
     started = perf_counter()
-    evidence = gather_evidence(subject, processors(), on_read)
-    keep_manifests(evidence)
-    findings = findings_of(evidence)
+    evidence = gather_evidence(request, processors(), on_read)
+    write_missing_manifests(evidence)
+    findings = run_checks(evidence)
     seconds = perf_counter() - started
     if evaluation is not None and evidence.evaluation is not None and evidence.evaluation.shards:
         survey = evidence.evaluation
         # The reference accuracy is that of MLPerf's data, so samples of another vocabulary are not compared with it.
-        comparable = subject.official or is_official_vocabulary(evaluation.vocabulary)
+        comparable = request.official or is_official_vocabulary(evaluation.vocabulary)
         masked_per_sample = survey.total("masked_tokens") / survey.samples
-        findings.append(check_initial_accuracy(evaluation, masked_per_sample, comparable, subject.official))
-    return Verification(tuple(findings), statistics_of(evidence) | {"seconds": seconds}, evidence)
+        findings.append(check_initial_accuracy(evaluation, masked_per_sample, comparable, request.official))
+    return Verification(tuple(findings), collect_statistics(evidence) | {"seconds": seconds}, evidence)

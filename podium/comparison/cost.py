@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podium.comparison.result import Result
-from podium.config.errors import Origins, explain
+from podium.config.errors import Origins, format_validation_error
 from podium.core.console import UNKNOWN, print_line, result_table
 from podium.core.errors import UsageError
 from podium.core.text import printable
@@ -118,7 +118,7 @@ def read_prices(path: Path) -> Prices:
     try:
         return Prices.model_validate(document)
     except ValidationError as error:
-        lines = explain(error, Prices, Origins(path)).splitlines()
+        lines = format_validation_error(error, Prices, Origins(path)).splitlines()
         rest = [f"and {len(lines) - MOST_TOLD:,} more of the kind"] if len(lines) > MOST_TOLD else []
         raise UsageError("\n".join([*lines[:MOST_TOLD], *rest])) from None
 

@@ -19,10 +19,10 @@ from podium.config.run_folder import (
     read_checkpoint,
     remove_unfinished_checkpoints,
 )
-from podium.config.tensor_files import require_tensors, stamp_of
+from podium.config.tensor_files import make_stamp, verify_tensor_file
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.files import unwritable
-from podium.core.json_files import digest_of, read_json
+from podium.core.files import write_error
+from podium.core.json_files import json_digest, read_json
 from podium.core.processes import processors
 
 SET_ASIDE_PREFIX = "unusable_"  # of the names of checkpoints that were set aside
@@ -61,7 +61,7 @@ def likely_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
-def faults_of(folder: Path) -> list[str]:
+def checkpoint_faults(folder: Path) -> list[str]:
     """Describe what is wrong with each unusable checkpoint, newest first, without reading tensors. Changes nothing."""
     return list(filter(None, (checkpoint_fault(path, tensors=False) for path in reversed(checkpoint_folders(folder)))))
 
@@ -88,7 +88,7 @@ def checkpoint_fault(path: Path, tensors: bool) -> str | None:
         return f"{path / FACTS}: an older Podium made this checkpoint: its version is {version}, allowed is {VERSION}"
     if not all(isinstance(facts.get(key), kind) for key, kind in REQUIRED_FACTS.items()):
         return f"{path / FACTS}: lacks required keys, or they have wrong types"
-    if digest_of({key: value for key, value in facts.items() if key != "digest"}) != facts["digest"]:
+    if json_digest({key: value for key, value in facts.items() if key != "digest"}) != facts["digest"]:
         return f"{path / FACTS}: was changed after it was written: its digest does not match"
     files = [rank_file(path, rank) for rank in range(facts["ranks"])]
     if missing := [file.name for file in files if not file.is_file()]:
@@ -99,7 +99,7 @@ def checkpoint_fault(path: Path, tensors: bool) -> str | None:
 def _tensor_fault(path: Path, batches: int, configuration: dict[str, object], files: list[Path]) -> str | None:
     def fault(rank: int) -> str | None:
         try:
-            require_tensors(files[rank], stamp_of(batches, rank, configuration))
+            verify_tensor_file(files[rank], make_stamp(batches, rank, configuration))
         except PodiumError as error:
             return str(error).partition("; ")[0]
         return None
@@ -117,5 +117,5 @@ def _set_aside(path: Path) -> Path:
     try:
         path.rename(aside)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
     return aside

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from podium.core.text import quoted
+from podium.core.text import short_repr
 
 Location = tuple[str, ...]
 
@@ -48,7 +48,7 @@ class Origins:
         return f"{self._file}: {'.'.join(filter(None, (section, *location)))}"
 
 
-def explain(error: ValidationError, model: type[BaseModel], origins: Origins) -> str:
+def format_validation_error(error: ValidationError, model: type[BaseModel], origins: Origins) -> str:
     """Format a validation error as one line per fault, unknown keys first: they often cause the others."""
     details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     return "\n".join(_format_detail(detail, model, origins) for detail in details)
@@ -58,7 +58,7 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
     location = _key_path(detail["loc"], model)
     place = origins.locate(location)
     allowed = detail.get("ctx", {})
-    found = f"found {quoted(detail['input'])}"
+    found = f"found {short_repr(detail['input'])}"
     match detail["type"]:
         case "extra_forbidden":
             keys = _sibling_keys(location, model)

@@ -75,7 +75,7 @@ def choose_hyperparameters(
     return found
 
 
-def hyperparameters_note(config: RunConfig) -> str:
+def describe_hyperparameters(config: RunConfig) -> str:
     """Describe the set that a run trains with, which of its values are overridden, and its known batch sizes."""
     optimizer = f"{config.optimizer.algorithm}, learning rate {config.optimizer.learning_rate:g}"
     known = hyperparameter_sets().get(config.hyperparameters or "")

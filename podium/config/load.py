@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchmarks.bert.published.hyperparameters import PATH as HYPERPARAMETERS
-from podium.config.errors import Origins, explain
+from podium.config.errors import Origins, format_validation_error
 from podium.config.hyperparameters import choose_hyperparameters
 from podium.config.run_folder import RunFolder
 from podium.config.schema import (
@@ -25,9 +25,9 @@ from podium.config.schema import (
     RunConfig,
 )
 from podium.core.errors import UsageError
-from podium.core.files import write_whole
-from podium.core.paths import CODE_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, own_and_shipped, own_or_shipped
-from podium.core.text import quoted
+from podium.core.files import write_atomically
+from podium.core.paths import CODE_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, user_and_shipped_paths, user_or_shipped_path
+from podium.core.text import short_repr
 from podium.core.yaml_files import dump_yaml, parse_yaml, read_yaml
 
 SYSTEMS = SHIPPED_FOLDER / "systems"
@@ -37,13 +37,13 @@ COMMAND_LINE = "--set"
 MAX_KEY_DEPTH = 4
 
 
-class UnknownConfiguration(UsageError):
+class IncompatibleConfiguration(UsageError):
     """A run's stored configuration is valid YAML but not of this version's schema: of another version, or edited."""
 
 
 def system_names() -> list[str]:
     """Sorted names of the systems in the working folder and of the shipped ones."""
-    return sorted({path.stem for folder in own_and_shipped(USER_SYSTEMS) for path in folder.glob("*.yaml")})
+    return sorted({path.stem for folder in user_and_shipped_paths(USER_SYSTEMS) for path in folder.glob("*.yaml")})
 
 
 def load_system(
@@ -99,7 +99,7 @@ def load_system(
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        raise UsageError(explain(error, RunConfig, origins)) from None
+        raise UsageError(format_validation_error(error, RunConfig, origins)) from None
     if overrides.get("strata_counts") is not None and config.balancing not in STRATIFIED:
         raise UsageError(
             f"{COMMAND_LINE} strata_counts: has no effect with balancing {config.balancing}, which draws no strata; "
@@ -116,15 +116,15 @@ def load_system(
 def write_resolved(config: RunConfig, path: Path) -> None:
     """Write a run's configuration as YAML, atomically."""
     document = config.model_dump(mode="json", by_alias=True)
-    write_whole(path, dump_yaml(document))
+    write_atomically(path, dump_yaml(document))
 
 
 def load_resolved(path: Path) -> RunConfig:
-    """Read a configuration that `write_resolved` wrote; UnknownConfiguration if it does not match the schema."""
+    """Read a configuration that `write_resolved` wrote; IncompatibleConfiguration if it does not match the schema."""
     try:
         return RunConfig.model_validate(read_configuration(path))
     except ValidationError as error:
-        raise UnknownConfiguration(explain(error, RunConfig, Origins(path))) from None
+        raise IncompatibleConfiguration(format_validation_error(error, RunConfig, Origins(path))) from None
 
 
 def system_path(system: str) -> Path:
@@ -135,17 +135,17 @@ def system_path(system: str) -> Path:
             raise UsageError(f"{given}: there is no such system file; the systems are {', '.join(system_names())}")
         if not re.fullmatch(SYSTEM_NAME, given.stem):
             raise UsageError(
-                f"{given}: the file's name is the system's name, and {quoted(given.stem)} cannot be a name of folders "
+                f"{given}: the file's name is the system's name, and {short_repr(given.stem)} cannot name folders "
                 "and jobs; rename the file to up to 100 letters, digits and _ . + - that begin with a letter or a digit"
             )
         return given
     if system not in system_names():
-        places = " or ".join(map(str, own_and_shipped(USER_SYSTEMS)))
+        places = " or ".join(map(str, user_and_shipped_paths(USER_SYSTEMS)))
         raise UsageError(
             f"there is no system {system!r} in {places}{_did_you_mean(system, system_names())}; "
             f"the systems are {', '.join(system_names())}; or give the path of a YAML file"
         )
-    return own_or_shipped(USER_SYSTEMS / f"{system}.yaml")
+    return user_or_shipped_path(USER_SYSTEMS / f"{system}.yaml")
 
 
 def _recipe_folder(implementation: str) -> Path:
@@ -235,7 +235,7 @@ def _absolute(path: Path) -> Path:
         return path.resolve() if path.exists() else (WORKING_FOLDER / path).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of symbolic links, a NUL
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"the path {quoted(str(path))} is invalid ({reason}); name a file or a folder") from None
+        raise UsageError(f"the path {short_repr(str(path))} is invalid ({reason}); name a file or a folder") from None
 
 
 def load_resumed(folder: RunFolder, system: str, settings: Sequence[str] = ()) -> RunConfig:
@@ -270,7 +270,7 @@ def load_resumed(folder: RunFolder, system: str, settings: Sequence[str] = ()) -
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise UsageError(explain(error, RunConfig, origins)) from None
+        raise UsageError(format_validation_error(error, RunConfig, origins)) from None
 
 
 def _setting_error(message: str, free: Sequence[str]) -> UsageError:

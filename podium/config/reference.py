@@ -12,7 +12,7 @@ from podium.config.hyperparameters import REQUIRED_KEYS
 from podium.config.load import read_configuration, recipe_files
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.paths import CODE_FOLDER
 
 PAGE = CODE_FOLDER / "docs" / "configuration.md"
@@ -31,7 +31,7 @@ def configuration_reference() -> str:
     return "\n".join(line for keys, part in sections for line in _render_section(keys, part, schema))
 
 
-def with_reference(page: str) -> str:
+def update_reference(page: str) -> str:
     """Return the page with the current reference between its markers. Raises UsageError if they are missing."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -143,7 +143,7 @@ def main(page: Path = PAGE) -> None:
     """Write the reference into its page. Raises UsageError if the page is missing, as in an installation."""
     if not page.is_file():
         raise UsageError(f"{page}: there is no such page; run this in a clone of the repository")
-    write_whole(page, with_reference(page.read_text(encoding="utf-8")))
+    write_atomically(page, update_reference(page.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

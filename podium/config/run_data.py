@@ -8,9 +8,9 @@ from typing import Any
 
 from benchmarks.bert.manifest import Manifest
 from podium.core.errors import WorkError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.json_files import read_json
-from podium.core.text import cut, printable
+from podium.core.text import printable, truncate
 
 FORMAT, VERSION = "podium-data", 1
 MAX_BYTES = 2**26
@@ -58,7 +58,7 @@ class RunData:
 
 def write_run_data(path: Path, data: RunData) -> None:
     """Write the record of the data that a run is trained and evaluated on, atomically."""
-    write_whole(path, json.dumps(data.document(), indent=1) + "\n")
+    write_atomically(path, json.dumps(data.document(), indent=1) + "\n")
 
 
 def read_run_data(path: Path) -> RunData | None:
@@ -69,5 +69,5 @@ def read_run_data(path: Path) -> RunData | None:
         return RunData.of_document(read_json(path, MAX_BYTES))
     except ValueError as error:
         raise WorkError(
-            f"{path}: cannot be used ({printable(cut(str(error), 300))}); restore the file that `podium run` wrote"
+            f"{path}: cannot be used ({printable(truncate(str(error), 300))}); restore the file that `podium run` wrote"
         ) from None

@@ -17,13 +17,13 @@ from typing import Any
 
 from podium.config.run_data import read_run_data
 from podium.config.schema import RESUME_OVERRIDES, RESUME_OVERRIDES_ON_GPU, RunConfig
-from podium.core.errors import PodiumError, Saved, UsageError, WorkError
-from podium.core.files import make_folder, unwritable, write_whole
-from podium.core.json_files import digest_of, parse_json, read_json
+from podium.core.errors import PodiumError, StoppedAfterSaving, UsageError, WorkError
+from podium.core.files import make_folder, write_atomically, write_error
+from podium.core.json_files import json_digest, parse_json, read_json
 
 FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
-UNFINISHED = "unfinished"  # marker file in a checkpoint that is being written
+UNFINISHED_MARKER = "unfinished"  # marker file in a checkpoint that is being written
 FOLDER_NAME = "batch_{:08d}"
 # Facts that harness and implementation share, and their types.
 REQUIRED_FACTS: Mapping[str, type] = {
@@ -55,7 +55,7 @@ def rank_file(checkpoint: Path, rank: int) -> Path:
     return checkpoint / f"rank_{rank}.safetensors"
 
 
-def facts_of(
+def format_facts(
     batches: int,
     samples: int,
     ranks: int,
@@ -74,7 +74,7 @@ def facts_of(
     facts = {"format": FORMAT, "version": VERSION, **known, "configuration": configuration, **rest}
     if data is not None:
         facts["data"] = dict(data)
-    return json.dumps({**facts, "digest": digest_of(facts)}, indent=1) + "\n"
+    return json.dumps({**facts, "digest": json_digest(facts)}, indent=1) + "\n"
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -111,8 +111,8 @@ def begin_checkpoint(folder: Path, batches: int) -> Path:
     except FileExistsError:
         return make_folder(path)
     except OSError as error:
-        raise unwritable(path, error) from None
-    write_whole(path / UNFINISHED, "")
+        raise write_error(path, error) from None
+    write_atomically(path / UNFINISHED_MARKER, "")
     return path
 
 
@@ -120,10 +120,10 @@ def finish_checkpoint(path: Path) -> None:
     """Remove the marker if the checkpoint is complete. Each rank calls this after its last file."""
     if read_checkpoint(path) is not None:
         with suppress(OSError):
-            (path / UNFINISHED).unlink(missing_ok=True)
+            (path / UNFINISHED_MARKER).unlink(missing_ok=True)
 
 
-def whole_checkpoints(folder: Path) -> list[Checkpoint]:
+def complete_checkpoints(folder: Path) -> list[Checkpoint]:
     """Complete checkpoints of a run, oldest first."""
     found = [read_checkpoint(path) for path in checkpoint_folders(folder)]
     return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.batches)
@@ -131,12 +131,12 @@ def whole_checkpoints(folder: Path) -> list[Checkpoint]:
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest complete checkpoint of a run; None if it has none."""
-    return next(reversed(whole_checkpoints(folder)), None)
+    return next(reversed(complete_checkpoints(folder)), None)
 
 
 def remove_old_checkpoints(folder: Path, keep: int) -> None:
     """Remove all complete checkpoints but the `keep` newest ones."""
-    for checkpoint in whole_checkpoints(folder)[:-keep]:
+    for checkpoint in complete_checkpoints(folder)[:-keep]:
         with suppress(OSError):
             (checkpoint.path / FACTS).unlink()  # first, so that a partly removed checkpoint is not seen as complete
         shutil.rmtree(checkpoint.path, ignore_errors=True)
@@ -146,7 +146,7 @@ def remove_unfinished_checkpoints(folder: Path) -> None:
     """Remove checkpoints that were never completed because their processes died; a damaged one is not removed."""
     for path in checkpoint_folders(folder):
         finish_checkpoint(path)
-        if (path / UNFINISHED).exists() or not any(path.iterdir()):
+        if (path / UNFINISHED_MARKER).exists() or not any(path.iterdir()):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -183,25 +183,25 @@ class RunFolder:
     _restarts = _RunPath("restarts.jsonl")
 
     @property
-    def begun(self) -> bool:
+    def was_started(self) -> bool:
         """Whether earlier processes of this run have written here, so that the next ones restart it."""
-        return self.log.exists() or self.metrics.exists() or self.gone_on_with
+        return self.log.exists() or self.metrics.exists() or self.was_restarted
 
     @property
-    def gone_on_with(self) -> bool:
+    def was_restarted(self) -> bool:
         """Whether the run was restarted, or marked by `podium run --resume`; its log is then not a valid result."""
         return self._resumed.exists() or self.restarts > 0
 
     def mark_resumed(self) -> None:
         """Mark the run as resumed. Called before its processes start, since they may die before they can record it."""
-        write_whole(self._resumed, "")
+        write_atomically(self._resumed, "")
 
     @property
     def restarts(self) -> int:
         """Number of restarts, by torchrun or by `podium run --resume`."""
         return len(self._restarts.read_text(encoding="utf-8").splitlines()) if self._restarts.is_file() else 0
 
-    def begin_again(self, checkpoint: Checkpoint | None) -> None:
+    def reset_for_restart(self, checkpoint: Checkpoint | None) -> None:
         """Record a restart, and reset log and metrics to their state in the checkpoint, or to empty without one.
 
         Unfinished checkpoints and the record of a failure are removed. Raises WorkError if the metrics file is shorter
@@ -218,9 +218,9 @@ class RunFolder:
                 f"{self.metrics}: has {len(metrics)} bytes, but had {length} when the checkpoint "
                 f"{checkpoint and checkpoint.path} was written; restore the whole file"
             )
-        write_whole(self.metrics, metrics[:length])
-        write_whole(self.log, checkpoint.log if checkpoint else "")
-        self.forget_failure()
+        write_atomically(self.metrics, metrics[:length])
+        write_atomically(self.log, checkpoint.log if checkpoint else "")
+        self.clear_failure()
 
     def read_summary(self) -> dict[str, Any] | None:
         """Read the run's totals; None if the run has not ended. Raises WorkError if the file is invalid."""
@@ -244,12 +244,12 @@ class RunFolder:
                         samples = max(samples, int(parse_json(line)["samples"]))
         return samples
 
-    def tell_failure(self, error: PodiumError, final: bool = True) -> None:
+    def write_failure(self, error: PodiumError, final: bool = True) -> None:
         """Write a failure for the process that started the run; `final` if a restart would fail in the same way."""
         failure = {"exit_code": error.exit_code, "message": str(error), "final": final}
-        write_whole(self._failure, json.dumps(failure))
+        write_atomically(self._failure, json.dumps(failure))
 
-    def told_failure(self, final_only: bool = False) -> PodiumError | None:
+    def read_failure(self, final_only: bool = False) -> PodiumError | None:
         """Read the failure that a process has written; None if there is none or it is not readable."""
         try:
             failure = read_json(self._failure)
@@ -258,10 +258,10 @@ class RunFolder:
             return None
         if final_only and not failure.get("final", True):
             return None
-        kinds: dict[int, type[PodiumError]] = {kind.exit_code: kind for kind in (UsageError, Saved)}
+        kinds: dict[int, type[PodiumError]] = {kind.exit_code: kind for kind in (UsageError, StoppedAfterSaving)}
         return kinds.get(exit_code, WorkError)(message)
 
-    def forget_failure(self) -> None:
+    def clear_failure(self) -> None:
         """Remove the record of a failure."""
         self._failure.unlink(missing_ok=True)
 
@@ -270,26 +270,26 @@ RESUME_OVERRIDES_BESIDE_LAUNCH = {"checkpoint"}  # besides keys of `launch`, tho
 MAX_KEYS_NAMED = 3
 
 
-def kept(config: RunConfig) -> dict[str, Any]:
+def fixed_configuration(config: RunConfig) -> dict[str, Any]:
     """Return the part of a configuration that results depend on and that a resumed run must not change, as JSON."""
     document = config.model_dump(mode="json", by_alias=True, exclude=RESUME_OVERRIDES_BESIDE_LAUNCH | {"launch"})
     left_out = {*RESUME_OVERRIDES, *(RESUME_OVERRIDES_ON_GPU if config.launch.device == "cuda" else ())}
     return {**document, "launch": config.launch.model_dump(mode="json", by_alias=True, exclude=left_out)}
 
 
-def require_kept(checkpoint: Checkpoint, config: RunConfig, file: Path) -> None:
+def require_same_configuration(checkpoint: Checkpoint, config: RunConfig, file: Path) -> None:
     """Refuse to resume with another configuration than the checkpoint's, or from facts that were changed.
 
     `file` is the configuration's file, for the message. Raises WorkError for the facts, UsageError for the
     configuration.
     """
     facts = {key: value for key, value in checkpoint.facts.items() if key != "digest"}
-    if digest_of(facts) != checkpoint.facts["digest"]:
+    if json_digest(facts) != checkpoint.facts["digest"]:
         raise WorkError(
             f"{checkpoint.path / FACTS}: was changed after it was written; remove the folder {checkpoint.path} to "
             "resume from the previous checkpoint"
         )
-    found = list(_differences(kept(config), checkpoint.facts["configuration"]))
+    found = list(_differences(fixed_configuration(config), checkpoint.facts["configuration"]))
     if found:
         more = f", and {len(found) - MAX_KEYS_NAMED} more" if len(found) > MAX_KEYS_NAMED else ""
         raise UsageError(

@@ -98,7 +98,7 @@ def rejection_reason(options: Sequence[str]) -> str | None:
     return None
 
 
-def without_names(options: Sequence[str]) -> tuple[str, ...]:
+def resource_options(options: Sequence[str]) -> tuple[str, ...]:
     """Select the options that request resources; the others may name accounts, people or machines."""
     selected: list[str] = []
     arguments = iter(options)

@@ -7,12 +7,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from benchmarks.bert.manifest import WHOLE_STORE, NodePart
 from benchmarks.bert.preparation.settings import SHORTEST_LENGTH, GenerationSettings
-from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, closed_breaches, evaluation_interval
+from benchmarks.bert.rules import MAX_SEED, TARGET_ACCURACY, closed_division_violations, evaluation_interval
 from benchmarks.bert.sizes import SEQUENCE_LENGTH, SIZES, Size
 from podium.config.sbatch import abbreviation_note, limit_seconds, match_options, rejection_reason
 from podium.core.errors import UsageError
 from podium.core.processes import processors
-from podium.core.text import quoted
+from podium.core.text import short_repr
 
 INTEGER_LIMIT = 2**63
 
@@ -31,7 +31,7 @@ class Settings(BaseModel):
         if isinstance(value, bool) and not any(option is value for option in allowed):
             raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
         if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
-            raise ValueError(f"found {quoted(value)}; allowed are numbers below 2^63")
+            raise ValueError(f"found {short_repr(value)}; allowed are numbers below 2^63")
         return value
 
 
@@ -188,7 +188,7 @@ class Container(Settings):
     def _check_image(cls, image: str) -> str:
         if image.startswith("-") or not image.isprintable():
             raise ValueError(
-                f"found {quoted(image)}, which the container runtime would parse as an option or which cannot be "
+                f"found {short_repr(image)}, which the container runtime would parse as an option or which cannot be "
                 "printed; name an image or an image file"
             )
         return image
@@ -496,7 +496,10 @@ class TrainingPhase(Settings):
         return self
 
 
-IN_ORDER = ("padded", "random")  # balancing strategies in which every rank trains on the samples that it draws
+WITHOUT_REASSIGNMENT = (
+    "padded",
+    "random",
+)  # balancing strategies in which every rank trains on the samples that it draws
 STRATIFIED = (
     "stratified",
     "presorted",
@@ -659,7 +662,7 @@ class RunConfig(Settings):
     seed: int | None = Field(
         default=None,
         ge=0,
-        le=LARGEST_SEED,
+        le=MAX_SEED,
         description="Seed of the run; unset: a new random one for every run",
     )
 
@@ -688,13 +691,13 @@ class RunConfig(Settings):
         return -(-self.max_samples // self.global_batch_size)
 
     @property
-    def most_accumulation_steps(self) -> int:
+    def max_accumulation_steps(self) -> int:
         """Largest number of micro-batches per local batch of any phase."""
         own = self.gradient_accumulation_steps
         return max((phase.gradient_accumulation_steps or own for phase in self.phases), default=own)
 
     @property
-    def named_stores(self) -> dict[str, Path]:
+    def training_stores(self) -> dict[str, Path]:
         """Folders of prepared training samples by key: data.store and those of the phases, without duplicates."""
         named = {f"phases.{number}.store": phase.store for number, phase in enumerate(self.phases)}
         keys: dict[Path, str] = {}
@@ -705,13 +708,13 @@ class RunConfig(Settings):
 
     @property
     def stores(self) -> tuple[Path, ...]:
-        return tuple(self.named_stores.values())
+        return tuple(self.training_stores.values())
 
     @property
-    def every_store(self) -> dict[str, Path]:
+    def all_stores(self) -> dict[str, Path]:
         """Folders of all prepared samples by key: those to train on, then those to evaluate on."""
         evaluation = self.data.evaluation_store
-        return self.named_stores | ({"data.evaluation_store": evaluation} if evaluation is not None else {})
+        return self.training_stores | ({"data.evaluation_store": evaluation} if evaluation is not None else {})
 
     @property
     def named_paths(self) -> dict[str, Path]:
@@ -731,13 +734,13 @@ class RunConfig(Settings):
     @property
     def reads_own_part(self) -> bool:
         """Whether each rank reads training samples only of its part of the data (samples may then be exchanged)."""
-        in_order = self.balancing in IN_ORDER and self.capacity_overflow is None
+        in_order = self.balancing in WITHOUT_REASSIGNMENT and self.capacity_overflow is None
         return self.shards == "per_rank" and (in_order or self.loader == "exchange")
 
     def store_parts(self, node: int) -> dict[str, NodePart]:
         """Part of each store that a node's ranks read, by key: the whole store unless `reads_own_part`."""
         own = NodePart(node, self.launch.nodes) if self.reads_own_part else WHOLE_STORE
-        return {key: own if key in self.named_stores else WHOLE_STORE for key in self.every_store}
+        return {key: own if key in self.training_stores else WHOLE_STORE for key in self.all_stores}
 
     def phase_samples(self, phase: TrainingPhase) -> int | None:
         """Number of samples of a phase; None for the last one.
@@ -885,7 +888,7 @@ class RunConfig(Settings):
     def _check_closed_rules(self) -> Self:
         if self.division != "closed":
             return self
-        breaches = closed_breaches(
+        breaches = closed_division_violations(
             size=self.size,
             optimizer=self.optimizer.algorithm,
             dropout=self.dropout,

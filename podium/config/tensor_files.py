@@ -13,10 +13,12 @@ from typing import IO, Any
 
 from podium.core.errors import WorkError
 from podium.core.files import open_regular
-from podium.core.json_files import digest_of, parse_json
+from podium.core.json_files import json_digest, parse_json
 
-STAMP = "podium"  # the header's only metadata key, with a JSON value: safetensors writes several keys in no fixed order
-CONTENT = "content_blake2b"
+STAMP_KEY = (
+    "podium"  # the header's only metadata key, with a JSON value: safetensors writes several keys in no fixed order
+)
+CONTENT_DIGEST = "content_blake2b"
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 100 * 10**6  # as the safetensors library allows
 CHUNK_BYTES = 1 << 24
@@ -30,12 +32,12 @@ DTYPE_NAMES = {
 }
 
 
-def stamp_of(batches: int, rank: int, configuration: Mapping[str, Any]) -> dict[str, str]:
+def make_stamp(batches: int, rank: int, configuration: Mapping[str, Any]) -> dict[str, str]:
     """Return the stamp of a tensor file, which identifies its checkpoint, rank and configuration."""
-    return {"batches": str(batches), "rank": str(rank), "configuration": digest_of(configuration)}
+    return {"batches": str(batches), "rank": str(rank), "configuration": json_digest(configuration)}
 
 
-def require_tensors(path: Path, stamp: Mapping[str, str]) -> None:
+def verify_tensor_file(path: Path, stamp: Mapping[str, str]) -> None:
     """Raise WorkError unless a tensor file has this stamp and its content matches its digest. Reads the whole file."""
     advice = f"remove the folder {path.parent} to resume from the previous checkpoint"
     try:
@@ -53,7 +55,7 @@ def require_tensors(path: Path, stamp: Mapping[str, str]) -> None:
         raise WorkError(f"{path}: cannot be read ({error.strerror or error}); {advice}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise WorkError(f"{path}: cannot be read (it is not a complete tensor file: {error}); {advice}") from error
-    if digest != found.get(CONTENT):
+    if digest != found.get(CONTENT_DIGEST):
         raise WorkError(f"{path}: is damaged: its tensors do not match their digest; {advice}")
 
 
@@ -72,7 +74,7 @@ def _header(file: IO[bytes]) -> tuple[dict[str, Any], int]:
 def _stamp(header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stamp and the digest from the header; {} if it has none."""
     try:
-        stamp = json.loads(header["__metadata__"][STAMP])
+        stamp = json.loads(header["__metadata__"][STAMP_KEY])
     except (KeyError, TypeError, ValueError, RecursionError):
         return {}
     return stamp if isinstance(stamp, dict) else {}

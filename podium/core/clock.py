@@ -29,7 +29,7 @@ class Moment:
         """Seconds since this moment, by the boot clock."""
         return boot_seconds() - self.boot
 
-    def stepped(self) -> float:
+    def clock_step(self) -> float:
         """Seconds by which the machine's clock was set forwards since this moment; negative if backwards.
 
         NTP slewing changes the rate of both clocks alike (clock_gettime(2)), so it is not detected.

@@ -46,7 +46,7 @@ MARKS: Mapping[Severity, tuple[str, str]] = MappingProxyType(
 UNKNOWN = "–"
 
 
-def tell(message: str) -> None:
+def print_message(message: str) -> None:
     """Print an error, a warning or a note to standard error, after `podium:`."""
     errors.print("podium:", style="red", end=" ")
     errors.print(printable(message, keep="\n\t"), markup=False, highlight=False)
@@ -90,7 +90,7 @@ def result_table(title: str | None, texts: Sequence[str], figures: Sequence[str]
     return table
 
 
-def figure_table(title: str, name: str, *figures: str, caption: str | None = None) -> Table:
+def number_table(title: str, name: str, *figures: str, caption: str | None = None) -> Table:
     """A table with borders: one column of names, and right-aligned columns of numbers."""
     table = Table(title=_title(title), caption=caption)
     table.add_column(name)

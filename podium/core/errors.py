@@ -23,7 +23,7 @@ class WorkError(PodiumError):
     exit_code = 1
 
 
-class Saved(PodiumError):
+class StoppedAfterSaving(PodiumError):
     """The run was stopped by a signal (SIGTERM, Ctrl-C) after it saved a checkpoint, from which it can be resumed."""
 
     exit_code = 143  # 128 + SIGTERM

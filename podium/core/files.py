@@ -15,12 +15,12 @@ from pathlib import Path
 
 from podium.core.errors import UsageError, WorkError
 
-UNFINISHED = ".partial"
-FEW_FILES = 256  # open files of a process besides the shards of a store
+PARTIAL_SUFFIX = ".partial"
+OTHER_OPEN_FILES = 256  # open files of a process besides the shards of a store
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Write a file atomically: yield a temporary path, which is renamed to `path` after the block and an fsync.
 
     The temporary file is removed if the block fails. Raises WorkError if it cannot be written, as on a full disk, and
@@ -32,7 +32,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise WorkError(f"{path}: a folder exists at this path; remove it, or choose another path")
     # In the same folder, since a rename is atomic within one file system only. Hidden and with a random part, so that
     # processes that write the same file do not share a temporary one.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
     try:
         yield temporary
         # Before the rename: otherwise the name could refer to an empty file after a power failure.
@@ -47,23 +47,23 @@ def whole_file(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file atomically, as `whole_file` does, or directly to a device or a pipe; text is encoded as UTF-8."""
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write a file atomically, as `atomic_file` does, or directly to a device or a pipe; text is encoded as UTF-8."""
     whole = content.encode("utf-8") if isinstance(content, str) else content
     if _is_special(path):
         try:
             path.write_bytes(whole)
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
         return
-    with whole_file(path) as temporary, temporary.open("xb") as file:
+    with atomic_file(path) as temporary, temporary.open("xb") as file:
         file.write(whole)
 
 
-def write_changed(path: Path, content: bytes | str) -> None:
+def write_if_changed(path: Path, content: bytes | str) -> None:
     """Write a file atomically unless it already has this content, in which case it may be read-only.
 
-    Text is encoded as UTF-8. Raises WorkError as `whole_file` does.
+    Text is encoded as UTF-8. Raises WorkError as `atomic_file` does.
     """
     whole = content.encode("utf-8") if isinstance(content, str) else content
     try:
@@ -72,7 +72,7 @@ def write_changed(path: Path, content: bytes | str) -> None:
                 return
     except OSError:
         pass
-    with whole_file(path) as temporary, temporary.open("xb") as file:
+    with atomic_file(path) as temporary, temporary.open("xb") as file:
         file.write(whole)
 
 
@@ -81,9 +81,9 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def remove_unfinished(path: Path) -> None:
+def remove_partial_files(path: Path) -> None:
     """Remove temporary files that killed processes left behind while they were writing this file."""
-    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
         temporary.unlink(missing_ok=True)
 
 
@@ -144,7 +144,7 @@ def require_readable(files: Sequence[Path], kind: str) -> None:
             raise UsageError(f"{file}: the {kind} cannot be read ({error.strerror})") from error
 
 
-def unwritable(path: Path, error: OSError) -> WorkError:
+def write_error(path: Path, error: OSError) -> WorkError:
     """Return the WorkError for a file or a folder that cannot be written; a full disk gets a separate message."""
     why = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -152,16 +152,16 @@ def unwritable(path: Path, error: OSError) -> WorkError:
     return WorkError(f"{path}: cannot be written ({why}); check its permissions")
 
 
-def require_room(folder: Path) -> None:
+def require_disk_space(folder: Path) -> None:
     """Raise WorkError unless a 64 KiB probe file can be written to the folder; the probe is removed."""
-    probe = folder / f".room.{secrets.token_hex(4)}{UNFINISHED}"
+    probe = folder / f".room.{secrets.token_hex(4)}{PARTIAL_SUFFIX}"
     try:
         with probe.open("xb") as file:
             file.write(bytes(65536))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise write_error(folder, error) from None
     finally:
         with suppress(OSError):
             probe.unlink()
@@ -188,10 +188,10 @@ def sha256_of(path: Path) -> str:
         raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def allow_open_files(count: int) -> None:
+def raise_open_file_limit(count: int) -> None:
     """Raise the soft limit on open files (RLIMIT_NOFILE) so that `count` files can be open, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + FEW_FILES
+    wanted = count + OTHER_OPEN_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)

@@ -11,7 +11,7 @@ from podium.core.files import read_bounded
 MAX_JSON_BYTES = 64 << 20  # the largest file of a run is one that contains its log
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
+def json_digest(document: Mapping[str, Any]) -> str:
     """SHA-256 of a JSON document with sorted keys, in hexadecimal."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode("utf-8")).hexdigest()
 

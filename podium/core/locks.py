@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from podium.core.errors import UsageError
-from podium.core.files import unwritable
+from podium.core.files import write_error
 
 EXCLUSIVE, SHARED = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH
 FILE_FLAGS, FOLDER_FLAGS = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
@@ -24,7 +24,7 @@ def _locked(path: Path, flags: int, operation: int, message: str) -> Iterator[in
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
     try:
         try:
             fcntl.flock(descriptor, operation)

@@ -41,19 +41,19 @@ def package_file(package: str, name: str) -> Path:
     return CODE_FOLDER.joinpath(*package.split("."), name)
 
 
-def own_and_shipped(path: Path) -> list[Path]:
+def user_and_shipped_paths(path: Path) -> list[Path]:
     """Return a path in the working folder and the shipped path of the same name, which are one path in a clone."""
     if not path.is_relative_to(WORKING_FOLDER):
         return [path]
     return list(dict.fromkeys((path, SHIPPED_FOLDER / path.relative_to(WORKING_FOLDER))))
 
 
-def own_or_shipped(path: Path) -> Path:
+def user_or_shipped_path(path: Path) -> Path:
     """Return the path in the working folder if it exists, else the shipped one if that exists."""
-    return next((one for one in own_and_shipped(path) if one.exists()), path)
+    return next((one for one in user_and_shipped_paths(path) if one.exists()), path)
 
 
-def without_folders(text: str) -> str:
+def shorten_paths(text: str) -> str:
     """Shorten absolute paths in a text to be published: relative to the working or current folder, else the name."""
     if "/" not in text:
         return text
@@ -62,7 +62,7 @@ def without_folders(text: str) -> str:
     return ABSOLUTE_PATH.sub(lambda found: found[1], text)
 
 
-def process_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Environment variables with which a child process of an installation imports Podium's packages; {} in a clone.
 
     The working folder or an entry of PYTHONPATH may have another `benchmarks` or `implementations`, as submissions to
@@ -76,13 +76,13 @@ def process_environment() -> dict[str, str]:
     return {"PYTHONSAFEPATH": "1"} | ({"PYTHONPATH": os.pathsep.join(entries)} if given else {})
 
 
-def prefer_own_packages() -> None:
+def prefer_podium_packages() -> None:
     """In an installation, move entries of sys.path with packages of the same names as Podium's to the end."""
     if INSTALLED:
         sys.path.sort(key=_hides_podium)  # stable: the other entries keep their order
 
 
-def require_own_packages() -> None:
+def require_podium_packages() -> None:
     """Raise UsageError if another distribution has overwritten the `__init__.py` of one of Podium's packages."""
     for package in PACKAGES if INSTALLED else ():
         path = CODE_FOLDER / package / "__init__.py"

@@ -99,7 +99,7 @@ def adopted_orphans() -> Iterator[None]:
             prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
-class StartedProcesses:
+class DescendantProcesses:
     """The process of a command and all its descendants, tracked across dead parents and separate sessions."""
 
     def __init__(self, pid: int, mark: tuple[str, str]) -> None:
@@ -110,16 +110,16 @@ class StartedProcesses:
         self._name, self._value = (os.fsencode(text) for text in mark)
         self._known: set[tuple[int, int]] = set()
 
-    def remember(self, processes: Mapping[int, ProcessState]) -> None:
+    def record_descendants(self, processes: Mapping[int, ProcessState]) -> None:
         """Record the current descendants of the command, so that they are known after their parents have died."""
         command = processes.get(self.pid)
         if command and command.identity == self._command:
             self._known.update(process.identity for process in descendants(self.pid, processes))
 
-    def left(self) -> list[ProcessState]:
+    def remaining(self) -> list[ProcessState]:
         """The descendants that are still running, without the command's own process."""
         processes = all_processes()
-        self.remember(processes)
+        self.record_descendants(processes)
         started = {pid for pid, process in processes.items() if process.identity in self._known or self._has_mark(pid)}
         started |= {process.pid for pid in started for process in descendants(pid, processes)}
         self._known.update(processes[pid].identity for pid in started)
@@ -131,9 +131,9 @@ class StartedProcesses:
     def resume_stopped(self) -> None:
         """Send SIGCONT to stopped processes, so that they can handle a signal."""
         command = read_process(self.pid)
-        for process in [*([command] if command and command.identity == self._command else []), *self.left()]:
+        for process in [*([command] if command and command.identity == self._command else []), *self.remaining()]:
             if process.state == STOPPED:
-                send(process, signal.SIGCONT)
+                send_signal(process, signal.SIGCONT)
 
     def end(self, grace_seconds: float) -> list[ProcessState]:
         """Terminate the remaining descendants: by SIGTERM, and by SIGKILL after `grace_seconds`.
@@ -142,19 +142,19 @@ class StartedProcesses:
         """
         signalled = set[tuple[int, int]]()
         deadline = time.monotonic() + grace_seconds
-        while (left := self.left()) and time.monotonic() < deadline:
+        while (left := self.remaining()) and time.monotonic() < deadline:
             for process in left:
                 if process.identity not in signalled:
-                    send(process, signal.SIGTERM)
-                    send(process, signal.SIGCONT)  # a stopped process handles SIGTERM only after this
+                    send_signal(process, signal.SIGTERM)
+                    send_signal(process, signal.SIGCONT)  # a stopped process handles SIGTERM only after this
                     signalled.add(process.identity)
             time.sleep(POLL_SECONDS)
         deadline = time.monotonic() + KILL_SECONDS
         while left and time.monotonic() < deadline:
             for process in left:
-                send(process, signal.SIGKILL)
+                send_signal(process, signal.SIGKILL)
             time.sleep(POLL_SECONDS)
-            left = self.left()
+            left = self.remaining()
         self._reap()
         return left
 
@@ -167,7 +167,7 @@ class StartedProcesses:
                     os.waitpid(pid, os.WNOHANG)
 
 
-def send(process: ProcessState, number: int) -> None:
+def send_signal(process: ProcessState, number: int) -> None:
     """Send a signal to a process, unless it has ended or its process ID was reused."""
     now = read_process(process.pid)
     if now is not None and now.identity == process.identity:

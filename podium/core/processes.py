@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from podium.core.errors import WorkError
-from podium.core.files import remove_unfinished
+from podium.core.files import remove_partial_files
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 # Sent by a user, a closing terminal or a scheduler to stop a program.
@@ -37,7 +37,7 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in STOP_SIGNALS if not (ignores and number == signal.SIGHUP)]
 
 
-def leave_closed_terminal() -> None:
+def discard_closed_terminal_output() -> None:
     """Redirect standard output and standard error to /dev/null if their terminal has been closed.
 
     Writing to a closed terminal raises OSError, which would end the program before it has saved its work.
@@ -74,18 +74,18 @@ class WorkerDied(WorkError):
         self.file = file
 
 
-def results_of(
+def run_jobs(
     function: Callable[..., R], jobs: Mapping[Path, tuple[Any, ...]], processes: int
 ) -> Generator[tuple[Path, R], None, None]:
-    """As `results_in_processes`, but in this process if one process suffices."""
+    """As `run_jobs_in_processes`, but in this process if one process suffices."""
     if min(processes, len(jobs)) > 1:
-        yield from results_in_processes(function, jobs, processes)
+        yield from run_jobs_in_processes(function, jobs, processes)
     else:
         for file, arguments in jobs.items():
             yield file, function(*arguments)
 
 
-def results_in_processes(
+def run_jobs_in_processes(
     function: Callable[..., R], jobs: Mapping[Path, tuple[Any, ...]], processes: int
 ) -> Generator[tuple[Path, R], None, None]:
     """Call function(*arguments) for each job (output file → arguments); yield (file, result) in order of completion.
@@ -132,7 +132,7 @@ def results_in_processes(
             for pool in pools:
                 pool.shutdown(cancel_futures=True)
             for file in jobs:
-                remove_unfinished(file)
+                remove_partial_files(file)
             raise
 
 

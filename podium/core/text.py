@@ -33,7 +33,7 @@ def is_printable(name: str) -> bool:
 
 def for_html(text: str, longest: int = MAX_HTML_CHARACTERS) -> str:
     """Replace invisible characters by U+FFFD and truncate to `longest` characters; the caller escapes markup."""
-    return for_xml(cut(text, longest))
+    return for_xml(truncate(text, longest))
 
 
 def for_xml(text: str) -> str:
@@ -53,20 +53,20 @@ def one_line(text: str) -> str:
     return " ".join(readable.split())[:LONGEST_LINE]
 
 
-def cut(text: str, longest: int) -> str:
+def truncate(text: str, longest: int) -> str:
     """Truncate text to at most `longest` characters, the last of them … if anything was cut off."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def listed(names: Sequence[str], most: int = 12) -> str:
+def format_list(names: Sequence[str], most: int = 12) -> str:
     """Join the first `most` names with commas, and append the number of the others, such as ` and 3 more`."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def quoted(value: object) -> str:
+def short_repr(value: object) -> str:
     """repr of a value for an error message, truncated to 60 characters."""
     try:
-        return cut(repr(value), 60)
+        return truncate(repr(value), 60)
     except (ValueError, RecursionError):  # an integer of more than 4,300 digits, or lists nested too deeply
         return f"a value of type {type(value).__name__} that cannot be shown"

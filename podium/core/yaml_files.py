@@ -9,7 +9,7 @@ import yaml
 
 from podium.core.errors import UsageError
 from podium.core.files import open_regular
-from podium.core.text import cut
+from podium.core.text import truncate
 
 MAX_YAML_BYTES = 128 << 10  # parsing takes up to 4 s; a list of 500 paths has 50 kB
 MAX_INTEGER_DIGITS = 100  # Python raises ValueError when it prints an integer of more than 4,300 digits
@@ -51,7 +51,7 @@ def parse_yaml(text: str, source: str, as_text: bool = False) -> Any:
         return yaml.load(text, Loader=_TextLoader if as_text else _ValueLoader)  # noqa: S506 — both derive from safe loaders
     except Exception as error:  # noqa: BLE001 — PyYAML also passes on ValueError, RecursionError etc.
         reason = " ".join(str(error).split()).replace('in "<unicode string>", ', "").replace('"<unicode string>", ', "")
-        raise UsageError(f"{source}: is not valid YAML ({cut(reason, 200)}); fix it") from None
+        raise UsageError(f"{source}: is not valid YAML ({truncate(reason, 200)}); fix it") from None
 
 
 def dump_yaml(document: Any) -> str:

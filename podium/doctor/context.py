@@ -55,7 +55,7 @@ class DiagnosticContext:
         if self.prepared is None or self.prepared.data.store is None:
             return None
         parts = self.prepared.store_parts(0)
-        return join_stores([SampleStore(folder, parts[key]) for key, folder in self.prepared.named_stores.items()])
+        return join_stores([SampleStore(folder, parts[key]) for key, folder in self.prepared.training_stores.items()])
 
     @property
     def cuda(self) -> bool:

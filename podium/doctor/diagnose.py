@@ -16,19 +16,19 @@ from typing import Any
 from podium.config.load import load_system, system_names, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.console import tell
+from podium.core.console import print_message
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
 from podium.doctor import devices, filesystem, network, rules, versions
 from podium.doctor.context import DiagnosticContext, Places
-from podium.launch.container import become, run_options, wrapped
+from podium.launch.container import exec_launcher, launcher_argv, run_options
 from podium.launch.launch import require_torch
-from podium.launch.node_group import NodeGroup, follow, node_group
+from podium.launch.node_group import NodeGroup, node_group, run_worker_node
 from podium.run import data as data_module
 from podium.run import results as results_module
 from podium.run import run_set
-from podium.run.implementation import ask
+from podium.run.implementation import call_entry_point
 
 Check = Callable[[DiagnosticContext], Iterable[Finding]]
 
@@ -92,15 +92,15 @@ def diagnose_remotely(
     These are the reason, and what CHECKS_HERE find on this machine. `config` has its paths as written in the
     configuration, which is how they are read in the container.
     """
-    argv = wrapped(config, system, options, node_rank, "doctor")
+    argv = launcher_argv(config, system, options, node_rank, "doctor")
     found = run_checks(DiagnosticContext(config, places, None, None, None, "", None, ""), CHECKS_HERE)
     if any((finding.rule, finding.severity) == ("mounts", "error") for finding in found):
         reason = "the container's image, mounts or data are not all there"
     else:
         for finding in found:
             if finding.rule == "paths in the container":
-                tell(f"warning: {finding.message}")
-        reason = str(attempt(become, config, argv)[1])
+                print_message(f"warning: {finding.message}")
+        reason = str(attempt(exec_launcher, config, argv)[1])
     where = "in its container" if config.launch.launcher == "docker" else "on its nodes"
     message = f"{reason}: no diagnostics ran {where}, only checks on this machine"
     advice = "fix that, or use a machine on which `podium run` can start"
@@ -135,7 +135,7 @@ def diagnose(
         return diagnose_remotely(inside, places(), system, run_options(1, recipe, settings, as_json), node_rank)
     require_torch()
     if node_rank > 0:
-        follow(config, node_rank, places().runs, on_progress)
+        run_worker_node(config, node_rank, places().runs, on_progress)
         return None
     return run_checks(collect_context(config, places(), on_progress))
 
@@ -155,7 +155,7 @@ def collect_context(config: RunConfig, places: Places, on_progress: Callable[[st
         folder = RunFolder(stack.enter_context(_folder(places.runs / config.system)))
         write_resolved((prepared or config).model_copy(update={"seed": config.seed or 0}), folder.config)
         on_progress("Trying a step on this machine")
-        device, device_fault = attempt(ask, config.implementation, "doctor", [str(folder.config)])
+        device, device_fault = attempt(call_entry_point, config.implementation, "doctor", [str(folder.config)])
         ranks: Mapping[str, Any] | None = None
         if nodes is not None:
             several = config.launch.ranks > 1

@@ -14,11 +14,11 @@ from benchmarks.bert.shard import RANDOM
 from benchmarks.bert.sizes import VOCABULARY_SIZE
 from benchmarks.bert.verification.official_data import VOCABULARY, is_official_vocabulary
 from podium.core.errors import PodiumError, WorkError
-from podium.core.files import FEW_FILES, make_folder, whole_file
+from podium.core.files import OTHER_OPEN_FILES, atomic_file, make_folder
 from podium.core.finding import Finding, check_result
 from podium.doctor.context import DiagnosticContext
 from podium.doctor.devices import GIB
-from podium.launch.mounts import known_faults, unseen_paths
+from podium.launch.mounts import container_errors, unmounted_paths_warning
 from podium.launch.page_cache import DROP_CACHES
 from podium.run.prepare import check_checkpoint
 
@@ -68,7 +68,7 @@ def write_speed(folder: Path, size: int = 2**24) -> Speed:
     path, block = folder / "doctor.tmp", os.urandom(BLOCK)
     started = time.perf_counter()
     try:
-        with whole_file(path) as temporary, temporary.open("xb") as file:
+        with atomic_file(path) as temporary, temporary.open("xb") as file:
             for _ in range(size // BLOCK):
                 file.write(block)
             file.flush()
@@ -191,7 +191,7 @@ def check_open_files(context: DiagnosticContext) -> Iterable[Finding]:
     prepared = context.prepared or context.config
     named = (*prepared.stores, prepared.data.evaluation_store)
     stores = [store for store in named if store is not None and store.is_dir()]
-    wanted = FEW_FILES + sum(len(list(store.glob("*.h5"))) for store in stores)
+    wanted = OTHER_OPEN_FILES + sum(len(list(store.glob("*.h5"))) for store in stores)
     limit = context.machine["limit"]
     advice = f"raise the hard limit: `ulimit -Hn {wanted}`, or LimitNOFILE of the service"
     yield check_result("open files", limit >= wanted, f"a limit of {limit:,.0f}", f"{wanted:,}", advice)
@@ -208,11 +208,11 @@ def check_mounts(context: DiagnosticContext) -> Iterable[Finding]:
     config = context.config
     if config.launch.container is None:
         return
-    faults, wanted = known_faults(config), "image, mounts and data paths exist"
+    faults, wanted = container_errors(config), "image, mounts and data paths exist"
     advice = "make what is missing (docs/clusters.md is about images, docs/data.md about data) or change the setting"
     found = "; ".join(faults) or f"{len(config.launch.container.mounts)} named"
     yield check_result("mounts", not faults, found, wanted, advice)
-    if warning := unseen_paths(config, Path(f"{config.system}.yaml")):
+    if warning := unmounted_paths_warning(config, Path(f"{config.system}.yaml")):
         yield Finding("paths in the container", "warning", warning, "each under a mount", "mount them")
 
 

@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.text import for_html, for_xml, label
 
 
@@ -198,7 +198,7 @@ def picture(path: Path, width: float, height: float) -> Iterator[Axes]:
         yield figure.add_subplot()
         image = BytesIO()
         figure.savefig(image, format="svg", metadata={"Date": None})
-    write_whole(path, image.getvalue())
+    write_atomically(path, image.getvalue())
 
 
 # Inches: a page shows the wide chart, or the narrow one on a phone, so that letters are never scaled down.

@@ -12,8 +12,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from podium.core.errors import UsageError
-from podium.core.files import open_regular, write_whole
-from podium.core.paths import package_file, without_folders
+from podium.core.files import open_regular, write_atomically
+from podium.core.paths import package_file, shorten_paths
 from podium.core.text import for_html
 from podium.html.chart import Chart, page_svg, style_sheet
 from podium.html.table import Table
@@ -62,7 +62,7 @@ def write_page(path: Path, html: str) -> None:
     """Write a page, over an older one too. UsageError where another kind of file has this name, WorkError where it
     cannot be written."""
     require_page(path)
-    write_whole(path, html)
+    write_atomically(path, html)
 
 
 def require_page(path: Path) -> None:
@@ -115,4 +115,4 @@ def _fit(value: Any) -> Any:
 
     What a template calls safe is this package's own.
     """
-    return for_html(without_folders(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return for_html(shorten_paths(value)) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -19,11 +19,11 @@ from typing import NoReturn
 
 from podium.config.load import SYSTEMS, system_path
 from podium.config.schema import RunConfig
-from podium.core.console import tell
+from podium.core.console import print_message
 from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.files import make_folder
 from podium.core.paths import INSTALLED, SHIPPED_FOLDER, WORKING_FOLDER
-from podium.launch.mounts import IMAGE_FILES, SHARED, known_faults, mount_options, unseen_paths
+from podium.launch.mounts import IMAGE_FILES, SHARED, container_errors, mount_options, unmounted_paths_warning
 
 
 def job_name(system: str) -> str:
@@ -124,7 +124,7 @@ def _final_exit_code(job: str, exit_code: int) -> int:
     state = _job_state(job).name if exit_code == 0 else ""
     if state in ("", "COMPLETED", *UNFINISHED_STATES):
         return exit_code
-    tell(f"the Slurm job {job} ended as {state}, before its run had ended")
+    print_message(f"the Slurm job {job} ended as {state}, before its run had ended")
     return 1
 
 
@@ -142,7 +142,7 @@ def run_options(runs: int, recipe: str | None, settings: Sequence[str], as_json:
 
 def resume_options(config: RunConfig, folder: Path, settings: Sequence[str], as_json: bool) -> list[str]:
     """Options of `podium run` that resume the run in this folder; UsageError where the container does not mount it."""
-    path = seen_anywhere(folder)
+    path = portable_path(folder)
     if path.is_absolute() and config.launch.container is not None:
         raise UsageError(
             f"{folder}: the run resumes in a container (launch.container), which mounts only "
@@ -151,7 +151,7 @@ def resume_options(config: RunConfig, folder: Path, settings: Sequence[str], as_
     return ["--resume", str(path), *run_options(1, None, settings, as_json)]
 
 
-def seen_anywhere(folder: Path) -> Path:
+def portable_path(folder: Path) -> Path:
     """Path of a run's folder that is valid in containers and on other nodes: relative to the repository.
 
     A folder outside of runs/ keeps its absolute path.
@@ -160,7 +160,9 @@ def seen_anywhere(folder: Path) -> Path:
     return "runs" / folder.relative_to(runs) if folder.is_relative_to(runs) else folder
 
 
-def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: int, command: str = "run") -> list[str]:
+def launcher_argv(
+    config: RunConfig, system: str, options: Sequence[str], node_rank: int, command: str = "run"
+) -> list[str]:
     """The docker or sbatch command line of launch.launcher that starts `podium COMMAND` with these options.
 
     `command` is run or doctor; `system` is a name in systems/ or a path. Raises UsageError for a `node_rank` where the
@@ -175,18 +177,18 @@ def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: i
     return wrap(config, system_path(system), options, node_rank, command)
 
 
-def require_seen(config: RunConfig, system: str) -> None:
+def validate_mounts(config: RunConfig, system: str) -> None:
     """Raise UsageError for mounts and data that are known to be missing; warn of paths under no mount.
 
     `config` has its paths as written in the configuration, which is how they are read in the container.
     """
-    if faults := known_faults(config):
+    if faults := container_errors(config):
         raise UsageError("\n".join(faults))
-    if warning := unseen_paths(config, system_path(system)):
-        tell(f"warning: {warning}")
+    if warning := unmounted_paths_warning(config, system_path(system)):
+        print_message(f"warning: {warning}")
 
 
-def become(config: RunConfig, argv: Sequence[str]) -> NoReturn:
+def exec_launcher(config: RunConfig, argv: Sequence[str]) -> NoReturn:
     """Replace this process by Docker's, or submit the Slurm job and exit with its code.
 
     Raises UsageError if the launcher's program is not installed.

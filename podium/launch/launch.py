@@ -16,12 +16,12 @@ from typing import IO
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
-from podium.core.files import private_folder, require_room, unwritable, user_cache_folder
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError
+from podium.core.files import private_folder, require_disk_space, user_cache_folder, write_error
 from podium.core.locks import shared_lock
-from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment
-from podium.core.process_tree import StartedProcesses, adopted_orphans, send
-from podium.core.processes import end_with_parent, leave_closed_terminal, stop_signals
+from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, child_environment
+from podium.core.process_tree import DescendantProcesses, adopted_orphans, send_signal
+from podium.core.processes import discard_closed_terminal_output, end_with_parent, stop_signals
 from podium.launch.addresses import interface_of
 from podium.launch.failure_cause import find_root_cause
 from podium.launch.progress_watch import HEARTBEATS, ProgressWatch, make_heartbeats
@@ -42,7 +42,7 @@ class Node:
         return folder.output if self.rank == 0 else folder.path / f"output_{self.rank}.txt"
 
 
-ALONE = Node()
+SINGLE_NODE = Node()
 
 
 def require_torch() -> None:
@@ -131,7 +131,7 @@ def command(
 
 def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
     """Environment variables of a run's processes, besides those that they inherit from this process."""
-    variables = process_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
+    variables = child_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
     variables |= {"OMP_NUM_THREADS": str(config.launch.threads), HEARTBEATS: str(private / HEARTBEAT_FILE)}
     defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
     if config.launch.nodes == 1:
@@ -155,7 +155,7 @@ def launch(
     entry: str,
     options: Sequence[str],
     on_tick: Callable[[], None],
-    node: Node = ALONE,
+    node: Node = SINGLE_NODE,
 ) -> None:
     """Run an entry point (`train`, `bench`) to its end, calling `on_tick` a few times a second.
 
@@ -165,7 +165,7 @@ def launch(
     any case.
     """
     exit_code = run_processes(config, folder, entry, options, on_tick, node)
-    if isinstance(saved := folder.told_failure(), Saved):
+    if isinstance(saved := folder.read_failure(), StoppedAfterSaving):
         raise saved
     if folder.read_summary() is None:
         raise diagnose_failure(folder, exit_code)
@@ -177,7 +177,7 @@ def run_processes(
     entry: str,
     options: Sequence[str],
     on_tick: Callable[[], None],
-    node: Node = ALONE,
+    node: Node = SINGLE_NODE,
 ) -> int:
     """Run an entry point's processes on this node to their end, and return torchrun's exit code.
 
@@ -210,7 +210,7 @@ def run_processes(
             # is killed.
             pass_fds=(lock,),
         )
-        started = StartedProcesses(process.pid, (HEARTBEATS, str(private / HEARTBEAT_FILE)))
+        started = DescendantProcesses(process.pid, (HEARTBEATS, str(private / HEARTBEAT_FILE)))
         watch = ProgressWatch(started, private / HEARTBEAT_FILE, config.launch.timeout_seconds)
         killed_by = 0
         try:
@@ -223,10 +223,10 @@ def run_processes(
         finally:
             _terminate(process, started, saving_seconds + GRACE_SECONDS, output)
     on_tick()
-    if killed_by and isinstance(saved := folder.told_failure(), Saved):
+    if killed_by and isinstance(saved := folder.read_failure(), StoppedAfterSaving):
         # The ranks got SIGTERM from the kernel, because their parent had died, and not from a user or a scheduler.
         raise WorkError(f"torchrun was killed by {_signal_name(killed_by)}, so the run was aborted ({saved})")
-    if interrupted.is_set() and not isinstance(folder.told_failure(), Saved):
+    if interrupted.is_set() and not isinstance(folder.read_failure(), StoppedAfterSaving):
         raise Interrupted("interrupted: stopped before the end")
     return process.returncode
 
@@ -236,14 +236,14 @@ def _check_progress(watch: ProgressWatch, folder: RunFolder) -> bool:
     stall = watch.check()
     if stall is None:
         return True
-    if folder.told_failure() is None:  # else the watchdog of another rank has reported them
+    if folder.read_failure() is None:  # else the watchdog of another rank has reported them
         error = WorkError(stall.message)
         try:
-            folder.tell_failure(error, final=False)
+            folder.write_failure(error, final=False)
         except PodiumError:  # the disk may be full
             raise error from None
     for rank in stall.ranks:
-        send(rank, signal.SIGKILL)
+        send_signal(rank, signal.SIGKILL)
     return not stall.torchrun
 
 
@@ -251,7 +251,7 @@ def _open_output(output: Path) -> IO[bytes]:
     try:
         return output.open("ab")
     except OSError as error:
-        raise unwritable(output, error) from None
+        raise write_error(output, error) from None
 
 
 @contextmanager
@@ -261,7 +261,7 @@ def _interruptible() -> Iterator[threading.Event]:
 
     def interrupt(number: int, _: object) -> None:
         if number == signal.SIGHUP:
-            leave_closed_terminal()
+            discard_closed_terminal_output()
         event.set()
 
     before = {number: signal.signal(number, interrupt) for number in stop_signals()}
@@ -273,7 +273,7 @@ def _interruptible() -> Iterator[threading.Event]:
 
 
 def _terminate(
-    process: subprocess.Popen[bytes], started: StartedProcesses, grace_seconds: float, output: IO[bytes]
+    process: subprocess.Popen[bytes], started: DescendantProcesses, grace_seconds: float, output: IO[bytes]
 ) -> None:
     """End torchrun and all its descendants: by SIGTERM, and by SIGKILL after `grace_seconds`."""
     deadline = time.monotonic() + grace_seconds
@@ -283,7 +283,7 @@ def _terminate(
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace_seconds)
     if process.poll() is None:
-        started.left()  # record the descendants now: after the kill they are orphans that no tree connects to torchrun
+        started.remaining()  # record the descendants now: after the kill no process tree connects them to torchrun
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     with suppress(ProcessLookupError):
@@ -292,13 +292,13 @@ def _terminate(
         output.write(f"process {left.pid} did not end after SIGKILL (state {left.state})\n".encode())
 
 
-def diagnose_failure(folder: RunFolder, exit_code: int, node: Node = ALONE) -> PodiumError:
+def diagnose_failure(folder: RunFolder, exit_code: int, node: Node = SINGLE_NODE) -> PodiumError:
     """The error that ended this node's processes: the one that they reported, else from torchrun's output."""
-    reported = folder.told_failure()
+    reported = folder.read_failure()
     if reported is not None:
         return reported
     try:  # before the output is searched: on a full disk the message would be missing there
-        require_room(folder.path)
+        require_disk_space(folder.path)
     except WorkError as error:
         return error
     cause = find_root_cause(node.output(folder))

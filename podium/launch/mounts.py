@@ -45,7 +45,7 @@ def on_host(path: Path, launch: Launch) -> Path:
     return found[1] / path.relative_to(found[0]) if found else path
 
 
-def known_faults(config: RunConfig) -> list[str]:
+def container_errors(config: RunConfig) -> list[str]:
     """Error messages on the container's image, mounts and data paths; any of them prevents a run.
 
     `config` has its paths as written in the configuration, which is how they are read in the container. For Slurm only
@@ -94,7 +94,7 @@ def known_faults(config: RunConfig) -> list[str]:
     return faults
 
 
-def unseen_paths(config: RunConfig, system: Path) -> str:
+def unmounted_paths_warning(config: RunConfig, system: Path) -> str:
     """Warning about paths of the configuration that are under no mount of the container; empty if there are none.
 
     This is no error: the image may contain them, and a cluster's pyxis or Apptainer may mount more, such as /tmp.

@@ -22,8 +22,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder, read_bounded, whole_file
-from podium.core.text import cut, printable
+from podium.core.files import atomic_file, make_folder, read_bounded
+from podium.core.text import printable, truncate
 from podium.launch.addresses import host_and_port
 
 HANDSHAKE_SECONDS = 10.0  # for a whole handshake: a peer that sends a byte now and then does not extend it
@@ -155,7 +155,9 @@ class NodeConnection:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "message"
-            raise self._lost(f"it sent an invalid {message_type.__name__}: {cut(where, 60)}: {first['msg']}") from None
+            raise self._lost(
+                f"it sent an invalid {message_type.__name__}: {truncate(where, 60)}: {first['msg']}"
+            ) from None
 
     def close(self) -> None:
         self._connection.close()
@@ -175,7 +177,7 @@ def new_secret(path: Path) -> Iterator[bytes]:
     """Write a new secret into this file, readable by this user only; remove it at the end of the block."""
     secret = secrets.token_bytes(SECRET_BYTES)
     make_folder(path.parent)
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         # O_EXCL and the mode at creation: no other user can have opened the file before.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -74,7 +74,7 @@ class NodeData:
     def of(self, config: RunConfig) -> RunData:
         """Manifests of the stores that a run of this configuration reads; a changed store is verified again."""
         manifests, parts = {}, config.store_parts(self.node)
-        for key, folder in config.every_store.items():
+        for key, folder in config.all_stores.items():
             known = self._stores.get(folder)
             unchanged = known is not None and known.files == _file_states(folder)
             manifests[key] = known.manifest if known and unchanged else self.verify(SampleStore(folder, parts[key]))
@@ -82,7 +82,7 @@ class NodeData:
 
     def require(self, config: RunConfig, expected: RunData, other: str) -> None:
         """Verify the stores on this node; WorkError unless they equal `expected`, which the message calls `other`."""
-        if difference := self.of(config).difference(expected, config.every_store, other):
+        if difference := self.of(config).difference(expected, config.all_stores, other):
             raise WorkError(f"{difference}; restore the samples, or start another set of runs")
 
     def require_unchanged(self) -> None:
@@ -103,7 +103,7 @@ class NodeData:
 
 def data_bytes(config: RunConfig) -> int:
     """Size in bytes of all shards that a run of this configuration may read."""
-    return sum(FileState.of(path).size for folder in config.every_store.values() for path in shard_paths(folder))
+    return sum(FileState.of(path).size for folder in config.all_stores.values() for path in shard_paths(folder))
 
 
 def verification_seconds(config: RunConfig) -> float:

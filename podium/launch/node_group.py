@@ -19,11 +19,11 @@ from podium.config.load import load_resolved
 from podium.config.run_data import read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError, attempt
-from podium.core.files import allow_open_files
-from podium.core.text import quoted
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError, attempt
+from podium.core.files import raise_open_file_limit
+from podium.core.text import short_repr
 from podium.launch.addresses import host_and_port, listen_at_rendezvous, resolve_rendezvous
-from podium.launch.launch import ALONE, Node, diagnose_failure, launch, run_processes
+from podium.launch.launch import SINGLE_NODE, Node, diagnose_failure, launch, run_processes
 from podium.launch.node_connection import (
     HANDSHAKE_SECONDS,
     Answer,
@@ -63,7 +63,7 @@ class NodeGroup:
 
     def __init__(self, runs: Path = Path()) -> None:
         """`runs` is the folder that all nodes share, with the folder of every run below it."""
-        self.runs, self.node, self.others = runs, ALONE, list[NodeConnection]()
+        self.runs, self.node, self.others = runs, SINGLE_NODE, list[NodeConnection]()
         self.data = NodeData()  # verified on this node
         self._data_change = ""  # first node whose data was changed during the run, and the message
         self._running: list[NodeConnection] = []  # nodes whose processes have not ended
@@ -226,7 +226,7 @@ def _accept_workers(group: NodeGroup, config: RunConfig, note: Callable[[str], N
         except NodeLostError:
             connection.close()
 
-    allow_open_files(2 * max_pending)
+    raise_open_file_limit(2 * max_pending)
     file = secret_file(config, group.runs)
     with listen_at_rendezvous(host, port) as server, new_secret(file) as secret:
         group.node = Node(0, str(server.getsockname()[0]))
@@ -277,7 +277,7 @@ class _StoppedError(Exception):
     """The first node has ended the run."""
 
 
-def follow(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None]) -> None:
+def run_worker_node(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None]) -> None:
     """Execute the first node's orders on this node, whose rank is `rank`, until there are no more runs.
 
     Raises UsageError for a rank out of range or a rendezvous that does not resolve, WorkError if the connection to the
@@ -337,7 +337,7 @@ class _Worker:
             config = self._read(load_resolved, folder.config)
             if order.do == "clear":
                 cleared = clear_caches(config)
-                return Answer(samples=cleared.samples, message=cleared.words)
+                return Answer(samples=cleared.samples, message=cleared.message)
             if order.do == "verify":
                 expected = self._read(read_run_data, folder.data) if order.listed else self._data.of(config)
                 if expected is None:
@@ -347,7 +347,11 @@ class _Worker:
             message = self._run(config, folder, order)
             _, changed = attempt(self._data.require_unchanged)
             return Answer(message=message, changed=str(changed or ""))
-        except (Interrupted, Saved, NodeLostError):  # this node ends, and node 0 detects the closed connection
+        except (
+            Interrupted,
+            StoppedAfterSaving,
+            NodeLostError,
+        ):  # this node ends, and node 0 detects the closed connection
             raise
         except PodiumError as error:
             return Answer(failure=str(error))
@@ -359,7 +363,7 @@ class _Worker:
         except (OSError, RuntimeError):  # a loop of symbolic links
             path = self._runs
         if path == self._runs or not path.is_relative_to(self._runs):
-            raise WorkError(f"{quoted(name)} is not a folder below {self._runs}, so nothing was done")
+            raise WorkError(f"{short_repr(name)} is not a folder below {self._runs}, so nothing was done")
         return RunFolder(path)
 
     def _read(self, read: Callable[[Path], T], path: Path) -> T:

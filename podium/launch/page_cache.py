@@ -28,7 +28,7 @@ class Cleared:
     """Result of clearing caches: whether the samples are no longer in memory, and a message for the user."""
 
     samples: bool
-    words: str
+    message: str
 
 
 def clear_caches(config: RunConfig) -> Cleared:
@@ -57,7 +57,7 @@ def clear_caches(config: RunConfig) -> Cleared:
 
 
 def _shards(config: RunConfig) -> Iterator[Path]:
-    for folder in config.every_store.values():
+    for folder in config.all_stores.values():
         yield from shard_paths(folder)
 
 

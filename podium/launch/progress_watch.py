@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podium.core.clock import AwakeClock
-from podium.core.process_tree import STOPPED, ProcessState, StartedProcesses, all_processes, environment_of
+from podium.core.process_tree import STOPPED, DescendantProcesses, ProcessState, all_processes, environment_of
 
 HEARTBEATS = "PODIUM_HEARTBEATS"  # environment variable with the file in which each rank of a node has a record
 RECORD = struct.Struct("=qqq32s")  # process id, number of heartbeats (0: none expected), global batch, last phase
@@ -118,7 +118,7 @@ class _StalledProcess:
 class ProgressWatch:
     """Detection of stalls of torchrun and of its children, the ranks of this node."""
 
-    def __init__(self, started: StartedProcesses, heartbeats: Path, timeout_seconds: float) -> None:
+    def __init__(self, started: DescendantProcesses, heartbeats: Path, timeout_seconds: float) -> None:
         self._started, self._heartbeats, self._timeout = started, heartbeats, timeout_seconds
         self._interval = heartbeat_interval(timeout_seconds)
         self._clock, self._last_check = AwakeClock(), 0.0
@@ -132,7 +132,7 @@ class ProgressWatch:
             return None
         self._last_check = now
         processes, beats = all_processes(), read_heartbeats(self._heartbeats)
-        self._started.remember(processes)
+        self._started.record_descendants(processes)
         stalled, ranks = self._stalled_ranks(processes, beats, now)
         torchrun = processes.get(self._started.pid)
         if torchrun is None or torchrun.state != STOPPED:

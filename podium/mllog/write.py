@@ -17,7 +17,7 @@ from mlperf_logging.mllog import constants, mllog
 from podium.config.schema import RunConfig
 from podium.core.clock import Moment
 from podium.core.errors import WorkError
-from podium.core.files import unwritable, write_whole
+from podium.core.files import write_atomically, write_error
 from podium.core.paths import CODE_FOLDER
 from podium.mllog.lines import Event, parse_stream
 
@@ -65,7 +65,7 @@ class ResultLog:
         try:
             self._handler.close()
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
     def event(self, key: str, value: Any, **metadata: Any) -> None:
         """A point in time."""
@@ -137,7 +137,7 @@ class ResultLog:
 
         Raises WorkError where the machine's clock was set meanwhile: then the log says aborted, whatever the status.
         """
-        stepped = self._run_start.stepped()
+        stepped = self._run_start.clock_step()
         was_stepped = abs(stepped) > CLOCK_TOLERANCE
         self.end(constants.RUN_STOP, status=ABORTED if was_stepped else status, epoch_num=samples)
         self.event(constants.TRAIN_SAMPLES, samples)
@@ -216,7 +216,7 @@ def close_as_aborted(path: Path, samples: int = 0) -> bool:
     if constants.RUN_START not in keys:
         return False
     if whole != content:
-        write_whole(path, whole)
+        write_atomically(path, whole)
     samples = max(samples, *(event.metadata.get("epoch_num", 0) for event in events))
     with ResultLog(path) as log:
         if constants.RUN_STOP not in keys:

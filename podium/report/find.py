@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError
-from podium.core.text import listed
+from podium.core.text import format_list
 from podium.run.records import SET_NAME, RunRecord, runs_of_set
 
 # Folders beside those of sets, by what their names begin with.
@@ -83,5 +83,5 @@ def _why_none(path: Path) -> str:
         folder.name for folder in _folders(path) if any(SET_NAME.fullmatch(below.name) for below in _folders(folder))
     ]
     if systems:
-        return f"holds folders of systems; name one of them: {listed(systems, MOST_NAMED)}"
+        return f"holds folders of systems; name one of them: {format_list(systems, MOST_NAMED)}"
     return "holds no run; name runs/SYSTEM, a set in it (runs/SYSTEM/DATE_TIME) or a run (runs/SYSTEM/DATE_TIME/run_N)"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podium.config.run_folder import whole_checkpoints
+from podium.config.run_folder import complete_checkpoints
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, Saved, WorkError, attempt
-from podium.launch.container import seen_anywhere
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, WorkError, attempt
+from podium.launch.container import portable_path
 from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
@@ -70,7 +70,7 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
     summary = folder.read_summary()
     if result is None or summary is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
-    if folder.gone_on_with:
+    if folder.was_restarted:
         note(f"The run was restarted, so its log is not a result; it stays in {result}")
     note("Running the official compliance checker")
     assert run.config.seed is not None
@@ -86,9 +86,9 @@ def collect_failure(run: PreparedRun, error: PodiumError | Interrupted) -> Podiu
         kept = finalize_log(run.folder, DATA_CHANGED, run.folder.changed_data_result) or run.folder.log
         return DataChangedError(f"{error}; its log is not a result and is kept: {kept}")
     hint = _resume_hint(run, str(error))
-    if isinstance(error, Saved | Interrupted) and hint:
+    if isinstance(error, StoppedAfterSaving | Interrupted) and hint:
         attempt(record_saved, run.folder)
-        return Saved(f"{error}; {hint}")
+        return StoppedAfterSaving(f"{error}; {hint}")
     try:
         result = finalize_log(run.folder)
         if result:
@@ -110,9 +110,11 @@ def _resume_hint(run: PreparedRun, message: str) -> str:
     that is not finite cannot be resumed, since the same batch would give the same loss again.
     """
     config, folder = run.config, run.folder
-    usable = [checkpoint for checkpoint in whole_checkpoints(folder.checkpoints) if str(checkpoint.path) not in message]
-    failure = folder.told_failure(final_only=True)
-    final = failure is not None and not isinstance(failure, Saved)
+    usable = [
+        checkpoint for checkpoint in complete_checkpoints(folder.checkpoints) if str(checkpoint.path) not in message
+    ]
+    failure = folder.read_failure(final_only=True)
+    final = failure is not None and not isinstance(failure, StoppedAfterSaving)
     if not usable or (final and folder.not_finite.is_file()):
         return ""
     condition = "once that is fixed, " if final else ""
@@ -120,6 +122,6 @@ def _resume_hint(run: PreparedRun, message: str) -> str:
         "; run it on each node with its --node-rank, unless Slurm starts the nodes" if config.launch.nodes > 1 else ""
     )
     return (
-        f"{condition}`podium run {config.system} --resume {seen_anywhere(folder.path)}` resumes the run after its "
+        f"{condition}`podium run {config.system} --resume {portable_path(folder.path)}` resumes the run after its "
         f"first {usable[-1].samples:,} samples{nodes}"
     )

@@ -11,11 +11,11 @@ from benchmarks.bert.manifest import MARKER, ManifestError
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.shard import repeats
+from benchmarks.bert.shard import describe_duplicates
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.upgrade import is_older
-from podium.config.schema import IN_ORDER, DataSettings, RunConfig
+from benchmarks.bert.upgrade import has_older_shards
+from podium.config.schema import WITHOUT_REASSIGNMENT, DataSettings, RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.node_data import NodeData
@@ -62,24 +62,24 @@ def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[
         )
     node, limits, shards = node or NodeData(), {}, {}
     parts = config.store_parts(node.node)
-    for key, store in config.every_store.items():
+    for key, store in config.all_stores.items():
         try:
             opened = SampleStore(store, parts[key])
-            opened.require(vocabulary, data.vocabulary)
+            opened.require_vocabulary(vocabulary, data.vocabulary)
             if config.division == "closed":
-                opened.require_whole()
+                opened.require_all_samples()
             node.verify(opened)
         except WorkError as error:
             hint = f" (or remove {store.parent}: it is prepared again then)" if DATA in store.parents else ""
             if isinstance(error, ManifestError) and config.shards == "per_rank" and not config.reads_own_part:
-                key = "balancing" if config.balancing not in IN_ORDER else "capacity_overflow"
+                key = "balancing" if config.balancing not in WITHOUT_REASSIGNMENT else "capacity_overflow"
                 remedy = "set loader to exchange" if key == "balancing" else f"leave out {key}"
                 hint += (
                     f" (every node needs all shards, since with {key} {getattr(config, key)} a rank also reads samples "
                     f"of other ranks' parts; {remedy} if each node has only its part)"
                 )
             raise type(error)(f"{error}{hint}") from None
-        opened.keep_manifest()
+        opened.write_missing_manifest()
         listed = zip(opened.paths, opened.manifest.shards, strict=True)
         shards[store] = [(path, {"content_sha256": entry.content_sha256}) for path, entry in listed]
         limits[store] = opened.max_sequence_length, opened.max_predictions
@@ -92,7 +92,9 @@ def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[
     # limits, the same text gives the same samples in both stores.
     for length in {limits[store] for store in config.stores}:
         same_length = [store for store in config.stores if limits[store] == length]
-        if repeated := repeats(shard for store in (data.evaluation_store, *same_length) for shard in shards[store]):
+        if repeated := describe_duplicates(
+            shard for store in (data.evaluation_store, *same_length) for shard in shards[store]
+        ):
             raise UsageError(f"{repeated[0]}, neither in one store nor in two; name stores without a shard in common")
     _require_lengths(config, limits)
     for number, phase in enumerate(config.phases):
@@ -175,7 +177,7 @@ def _from_text(
     plans = _plan_stores(config, name, texts, evaluation, vocabulary)
     for store, sources, settings in plans:
         if _is_complete(store, sources):
-            if not is_older(store):
+            if not has_older_shards(store):
                 continue
             on_progress(f"Converting the samples in {store}, made by an older version")
         else:

@@ -2,15 +2,15 @@
 
 import shlex
 
-from podium.config.hyperparameters import hyperparameters_note
+from podium.config.hyperparameters import describe_hyperparameters
 from podium.config.load import system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import WORKING_FOLDER
 from podium.core.text import printable
 from podium.launch.addresses import address_towards
-from podium.launch.launch import ALONE, Node, command, environment
-from podium.launch.mounts import known_faults, unseen_paths
+from podium.launch.launch import SINGLE_NODE, Node, command, environment
+from podium.launch.mounts import container_errors, unmounted_paths_warning
 from podium.launch.node_group import rendezvous_address
 from podium.launch.page_cache import Cleared
 from podium.run.prepare import PreparedRun
@@ -26,14 +26,14 @@ def commands(request: RunRequest) -> list[str]:
     clipping = "none" if config.clipping is None else f"{config.clipping.when} at {config.clipping.max_norm:g}"
     lines = [
         f"# recipe {config.recipe}: attention {config.attention}, balancing {config.balancing}, clipping {clipping}, "
-        f"precision {config.precision}, gradients sent as {config.wire}. {hyperparameters_note(config)}"
+        f"precision {config.precision}, gradients sent as {config.wire}. {describe_hyperparameters(config)}"
     ]
     if config.launch.launcher != "torchrun":
         argv, config_inside = request.launcher_command(), request.config_inside
-        warnings = [f"`podium run` would fail: {fault}" for fault in known_faults(config_inside)]
-        warnings += filter(None, [unseen_paths(config_inside, system_path(request.system))])
+        warnings = [f"`podium run` would fail: {fault}" for fault in container_errors(config_inside)]
+        warnings += filter(None, [unmounted_paths_warning(config_inside, system_path(request.system))])
         return [*lines, *(f"# WARNING: {printable(warning)}" for warning in warnings), shlex.join(argv)]
-    node = ALONE
+    node = SINGLE_NODE
     if config.launch.nodes > 1:
         node = _node(config, request.node_rank)
         lines.append(

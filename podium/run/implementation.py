@@ -13,12 +13,12 @@ from typing import Any
 from benchmarks.bert.verification.evidence import SIGMAS, tolerance
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.finding import Finding
-from podium.core.paths import WORKING_FOLDER, process_environment
+from podium.core.paths import WORKING_FOLDER, child_environment
 from podium.core.processes import end_with_parent
 from podium.launch.launch import SPIN_COUNT, require_torch
 
 
-def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, Any]:
+def call_entry_point(implementation: str, entry: str, options: Sequence[str]) -> dict[str, Any]:
     """Run an entry point of an implementation, and return the JSON object that it prints.
 
     UsageError or WorkError, by the exit code of the process, with the last line that it printed to standard error.
@@ -29,7 +29,7 @@ def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, An
         cwd=WORKING_FOLDER,
         capture_output=True,
         text=True,
-        env={"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | process_environment(),
+        env={"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | child_environment(),
         preexec_fn=end_with_parent,
     )
     if process.returncode:
@@ -83,7 +83,7 @@ def check_initial_accuracy(
     fails is a finding too; its standard error is passed through.
     """
     expected = f"{REFERENCE_ACCURACY}" if comparable else "any; the data are not MLPerf's"
-    environment = os.environ | process_environment()
+    environment = os.environ | child_environment()
     process = subprocess.run(
         evaluation.command, cwd=WORKING_FOLDER, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.rules import LARGEST_SEED
-from podium.config.checkpoint_choice import faults_of, likely_checkpoint, usable_checkpoint
+from benchmarks.bert.rules import MAX_SEED
+from podium.config.checkpoint_choice import checkpoint_faults, likely_checkpoint, usable_checkpoint
 from podium.config.load import load_resumed, write_resolved
 from podium.config.run_data import RunData, read_run_data, write_run_data
-from podium.config.run_folder import RunFolder, require_kept, require_same_data
+from podium.config.run_folder import RunFolder, require_same_configuration, require_same_data
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
@@ -19,7 +19,7 @@ from podium.launch.node_group import NodeGroup
 from podium.launch.page_cache import Cleared
 from podium.planning.costs import with_measured_costs
 from podium.run.data import verify, with_data
-from podium.run.source import add_resumed_code, source_here, write_source
+from podium.run.source import add_resumed_code, current_source, write_source
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def prepare_run(config: RunConfig, folder: Path, nodes: NodeGroup, set_data: Run
     `set_data` is the data of the set's earlier runs. Raises WorkError if the data differs from it or is damaged.
     """
     run = RunFolder(make_folder(folder))
-    seed = config.seed if config.seed is not None else secrets.randbelow(LARGEST_SEED + 1)
+    seed = config.seed if config.seed is not None else secrets.randbelow(MAX_SEED + 1)
     config = config.model_copy(update={"seed": seed})
     data = nodes.data.of(config)
-    if set_data is not None and (found := data.difference(set_data, config.every_store, "the first run of this set")):
+    if set_data is not None and (found := data.difference(set_data, config.all_stores, "the first run of this set")):
         raise WorkError(f"{found}; all runs of a set need the same samples: put them back, or start another set")
     write_run_data(run.data, data)
     write_resolved(config, run.config)
-    write_source(run.source, source_here())
+    write_source(run.source, current_source())
     nodes.verify_data(config, run)
     # Last, since MLPerf's rules require cold caches at the start: from here on nothing may read samples.
     return PreparedRun(config, run, nodes.clear_caches(config, run), data)
@@ -75,7 +75,7 @@ def prepare_resumed(config: RunConfig, run: RunFolder, nodes: NodeGroup, note: C
     """
     note("Checking the checkpoint")
     if checkpoint := usable_checkpoint(run.checkpoints, note):
-        require_kept(checkpoint, config, run.config)
+        require_same_configuration(checkpoint, config, run.config)
         require_same_data(checkpoint, run)
     note("Checking the data")
     verify(config, nodes.data)
@@ -91,8 +91,8 @@ def prepare_resumed(config: RunConfig, run: RunFolder, nodes: NodeGroup, note: C
     nodes.verify_data(config, run)
     # Only after all checks have passed: a run that is marked as resumed never becomes a result.
     run.mark_resumed()
-    add_resumed_code(run.source, source_here(), note)
-    run.forget_failure()
+    add_resumed_code(run.source, current_source(), note)
+    run.clear_failure()
     return PreparedRun(config, run, Cleared(False, ""))
 
 
@@ -108,14 +108,14 @@ def load_resumable(run: RunFolder, system: str, settings: Sequence[str] = (), fr
     checkpoint = likely_checkpoint(run.checkpoints)
     if checkpoint is None and from_start:
         return config
-    if checkpoint is None and (faults := faults_of(run.checkpoints)):
+    if checkpoint is None and (faults := checkpoint_faults(run.checkpoints)):
         raise UsageError(f"{'; '.join(faults)}; no checkpoint is left to resume from: put back the missing files")
     if checkpoint is None:
         raise UsageError(
             f"{run.path}: contains no complete checkpoint to resume from; start another run with "
             "checkpoint.every_samples set"
         )
-    require_kept(checkpoint, config, run.config)
+    require_same_configuration(checkpoint, config, run.config)
     require_same_data(checkpoint, run)
     return config
 

@@ -53,7 +53,7 @@ class Progress:
         )
         with bar:
             task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="")
-            metrics, printed_samples = News(folder.metrics), 0
+            metrics, printed_samples = MetricsReader(folder.metrics), 0
             target = "" if config.target_accuracy is None else f" of {config.target_accuracy:.3f}"
 
             def tick() -> None:
@@ -74,7 +74,7 @@ class Progress:
             yield tick
 
 
-class News:
+class MetricsReader:
     """Incremental reader of a growing JSON-lines file; starts over if the file was replaced."""
 
     def __init__(self, path: Path) -> None:

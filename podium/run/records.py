@@ -93,7 +93,7 @@ class RunRecord:
         """The version of the code that made the run; None for runs of versions that did not record it."""
         return read_source(self.folder.source)
 
-    def total(self, key: str) -> float | None:
+    def summary_number(self, key: str) -> float | None:
         """Return a number of the run's summary; None without one under that key, or if the run did not finish."""
         try:
             value = read_json(self.folder.summary)[key]
@@ -101,7 +101,7 @@ class RunRecord:
         except (ValueError, KeyError, TypeError, OverflowError):
             return None
 
-    def says(self, key: str) -> bool | None:
+    def summary_flag(self, key: str) -> bool | None:
         """Return a boolean of the run's summary; None without one under that key, or if the run did not finish."""
         try:
             value = read_json(self.folder.summary)[key]

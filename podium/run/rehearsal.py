@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.rehearsal_store import (
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     WIKIPEDIA_SAMPLES,
     rehearsal_store,
     rehearsal_vocabulary,
@@ -24,7 +24,7 @@ from podium.core.locks import folder_lock, is_locked, waiting_folder_lock
 from podium.mllog.system import amount_of_memory
 from podium.planning.costs import with_measured_costs
 from podium.run.data import DATA
-from podium.run.implementation import ask
+from podium.run.implementation import call_entry_point
 
 FOLDER = DATA / "rehearsal"
 RANK_PREFIX = "rank-"  # of the name of the folder of one rehearsal
@@ -48,7 +48,9 @@ def rehearse(
     with _rank_folder(FOLDER) as folder:
         path = folder / "config.yaml"
         write_resolved(config, path)
-        result = ask(config.implementation, "rehearse", [str(path), "--rank", str(rank), "--steps", str(steps)])
+        result = call_entry_point(
+            config.implementation, "rehearse", [str(path), "--rank", str(rank), "--steps", str(steps)]
+        )
     about = {"system": config.system, "recipe": config.recipe, "global_batch_size": config.global_batch_size}
     memory_bytes = amount_of_memory(config.description.host_memory_capacity)
     return about | {"samples": count, "stated_memory_bytes": memory_bytes} | result
@@ -78,12 +80,12 @@ def with_synthetic_data(config: RunConfig, folder: Path, samples: int, note: Cal
     """Return the configuration with stores of `samples` synthetic samples as its data, one for each sequence length of
     its phases, and a store of its evaluation samples.
 
-    They are written to `folder` unless they exist there undamaged. UsageError for more than MOST_SAMPLES samples.
+    They are written to `folder` unless they exist there undamaged. UsageError for more than MAX_SAMPLES samples.
     """
     for key, count in (("--samples", samples), ("evaluation.samples", config.evaluation_samples)):
-        if count > MOST_SAMPLES:
+        if count > MAX_SAMPLES:
             raise UsageError(
-                f"{key}: found {count:,}, allowed is 1 to {MOST_SAMPLES:,}, {MOST_SAMPLES // WIKIPEDIA_SAMPLES} times "
+                f"{key}: found {count:,}, allowed is 1 to {MAX_SAMPLES:,}, {MAX_SAMPLES // WIKIPEDIA_SAMPLES} times "
                 "Wikipedia's"
             )
     if is_locked(make_folder(folder)):

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podium.config.run_folder import RunFolder, newest_checkpoint
-from podium.core.errors import Interrupted, Saved, WorkError
-from podium.core.files import make_folder, write_whole
+from podium.core.errors import Interrupted, StoppedAfterSaving, WorkError
+from podium.core.files import make_folder, write_atomically
 from podium.core.paths import WORKING_FOLDER
-from podium.launch.container import seen_anywhere
+from podium.launch.container import portable_path
 
 # Sections whose settings may be changed when a run is resumed; all others are fixed by the run's configuration.
 CHANGEABLE_SECTIONS = ("launch",)
@@ -56,7 +56,7 @@ class JobRecord:
     def record_run(self, run: RunFolder) -> None:
         """Write the run file. The run's folder must already contain its configuration."""
         make_folder(self.run_file.parent)
-        write_whole(self.run_file, f"{seen_anywhere(run.path)}\n")
+        write_atomically(self.run_file, f"{portable_path(run.path)}\n")
 
     @contextmanager
     def record_stop(self, resumed: RunFolder | None) -> Iterator[None]:
@@ -69,11 +69,11 @@ class JobRecord:
         before = self._samples()
         try:
             yield
-        except (Saved, Interrupted):
+        except (StoppedAfterSaving, Interrupted):
             run = self.run()
-            folder = seen_anywhere(run.path) if run else ""
+            folder = portable_path(run.path) if run else ""
             make_folder(self.stopped_file.parent)
-            write_whole(self.stopped_file, f"{before} {self._samples()} {folder}\n")
+            write_atomically(self.stopped_file, f"{before} {self._samples()} {folder}\n")
             raise
 
     def _samples(self) -> int:

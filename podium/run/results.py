@@ -15,11 +15,11 @@ from pathlib import Path
 
 from podium.config.run_folder import RunFolder, newest_checkpoint
 from podium.core.errors import PodiumError, WorkError, attempt
-from podium.core.files import make_folder, sha256_of, unwritable, write_whole
+from podium.core.files import make_folder, sha256_of, write_atomically, write_error
 from podium.core.json_files import read_json
 from podium.core.locks import is_locked
 from podium.core.paths import WORKING_FOLDER
-from podium.launch.container import seen_anywhere
+from podium.launch.container import portable_path
 from podium.mllog.read import read_log
 from podium.mllog.write import SUCCESS, close_as_aborted
 from podium.run.records import REPLACED, RunRecord, logs_in, runs_of_set
@@ -52,9 +52,9 @@ def finalize_log(run: RunFolder, fault: str | None = None, fault_path: Path | No
     WorkError if a file cannot be written.
     """
     if not close_as_aborted(run.log, run.samples_trained()):
-        add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.gone_on_with, fault))
+        add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.was_restarted, fault))
         return None
-    path = run.restarted_result if run.gone_on_with else fault_path or final_log_path(run)
+    path = run.restarted_result if run.was_restarted else fault_path or final_log_path(run)
     try:
         # In this order: a process that is killed in between leaves a log without an entry, which `close_orphaned_runs`
         # records later. The reverse order could leave an entry for a log that is not in its place.
@@ -76,7 +76,7 @@ def record_resumed(run: RunFolder) -> None:
 
 
 def _record_open(run: RunFolder, fault: str) -> None:
-    add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.gone_on_with, fault))
+    add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.was_restarted, fault))
 
 
 def final_log_path(run: RunFolder) -> Path:
@@ -88,7 +88,7 @@ def _record(run: RunFolder, path: Path, fault: str | None) -> None:
     """Add an ended run with its log at `path` to its set's record."""
     folder, number = run.path.parent, RunRecord(run).number
     log = path.relative_to(folder).as_posix()
-    add_ended(folder, EndedRun(number, read_log(path).status, log, sha256_of(path), run.gone_on_with, fault))
+    add_ended(folder, EndedRun(number, read_log(path).status, log, sha256_of(path), run.was_restarted, fault))
 
 
 def close_orphaned_runs(system: Path, note: Callable[[str], None], excluded: RunFolder | None = None) -> None:
@@ -130,7 +130,7 @@ def _close(run: RunFolder, note: Callable[[str], None]) -> None:
     text = f"{run.path}: was left open when its `podium run` was killed; the status in its log is {status}: {result}"
     if newest_checkpoint(run.checkpoints) is not None and run.read_summary() is None:
         system = run.path.parent.parent.name
-        text += f"; `podium run {system} --resume {seen_anywhere(run.path)}` can still resume it"
+        text += f"; `podium run {system} --resume {portable_path(run.path)}` can still resume it"
     note(text)
 
 
@@ -153,7 +153,7 @@ class PublishedSet:
     logs: Mapping[str, str]  # SHA-256 by file name
 
 
-def held_set(results: Path) -> PublishedSet | None:
+def read_published_set(results: Path) -> PublishedSet | None:
     """Read results/SYSTEM/set.json; None if there is no valid one, as with older versions."""
     try:
         document = read_json(results / SET)
@@ -167,8 +167,8 @@ def held_set(results: Path) -> PublishedSet | None:
 def published_folder(set_folder: Path) -> Path | None:
     """Return the folder of copies under results/ if they are copies of this set, else None."""
     results = results_folder(set_folder.parent.name)
-    published = held_set(results)
-    is_this = published is not None and published.folder == str(seen_anywhere(set_folder))
+    published = read_published_set(results)
+    is_this = published is not None and published.folder == str(portable_path(set_folder))
     return results / BENCHMARK if is_this else None
 
 
@@ -189,18 +189,18 @@ def publish(set_folder: Path) -> None:
         digests = {}
         make_folder(new)
         for log in logs_in(set_folder):
-            write_whole(new / log.name, log.read_bytes())
+            write_atomically(new / log.name, log.read_bytes())
             digests[log.name] = sha256_of(log)
-        before = held_set(results)
+        before = read_published_set(results)
         # A folder that is not empty cannot be replaced by one rename; `_restore` covers a failure between the two.
         if folder.exists() or folder.is_symlink():
             folder.rename(old)
         new.rename(folder)
-        document = {"set": str(seen_anywhere(set_folder)), "logs": digests}
-        write_whole(results / SET, json.dumps(document, indent=1) + "\n")
+        document = {"set": str(portable_path(set_folder)), "logs": digests}
+        write_atomically(results / SET, json.dumps(document, indent=1) + "\n")
         _discard(old, set_folder, before)
     except (OSError, PodiumError) as error:
-        reason = error if isinstance(error, PodiumError) else unwritable(results, error)
+        reason = error if isinstance(error, PodiumError) else write_error(results, error)
         raise WorkError(
             f"{reason}; no run is lost: the set is complete, and can be packaged from its logs "
             f"{set_folder}/result_*.txt"
@@ -240,5 +240,5 @@ def _is_copy(path: Path, published: PublishedSet | None) -> bool:
 
 def _move(source: Path, destination: Path) -> None:
     """Move a file, also to another file system; `destination` never exists incomplete."""
-    write_whole(destination, source.read_bytes())
+    write_atomically(destination, source.read_bytes())
     source.unlink()

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from podium.config.hyperparameters import hyperparameters_note
+from podium.config.hyperparameters import describe_hyperparameters
 from podium.config.load import load_system, system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -15,10 +15,10 @@ from podium.core.errors import Interrupted, PodiumError, UsageError, attempt
 from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
-from podium.launch.container import become, require_seen, resume_options, run_options, wrapped
+from podium.launch.container import exec_launcher, launcher_argv, resume_options, run_options, validate_mounts
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
-from podium.launch.node_group import NodeGroup, follow, node_group
+from podium.launch.node_group import NodeGroup, node_group, run_worker_node
 from podium.mllog.write import SUCCESS
 from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
@@ -84,7 +84,7 @@ class RunRequest:
             options = run_options(self.runs, self.recipe, self.settings, self.as_json)
         else:
             options = resume_options(self.config, self.resumed.path, self.settings, self.as_json)
-        return wrapped(self.config, self.system, options, self.node_rank)
+        return launcher_argv(self.config, self.system, options, self.node_rank)
 
     def in_requeued_job(self) -> "RunRequest":
         """Return this request, or one to resume the run that an earlier start of the same Slurm job has begun."""
@@ -103,11 +103,11 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
     config = request.config
     if config.launch.launcher != "torchrun":
         argv = request.launcher_command()
-        require_seen(request.config_inside, request.system)
-        become(config, argv)
+        validate_mounts(request.config_inside, request.system)
+        exec_launcher(config, argv)
     require_torch()
     if request.node_rank > 0:
-        follow(config, request.node_rank, RUNS, progress.note)
+        run_worker_node(config, request.node_rank, RUNS, progress.note)
     else:
         with request.job.record_stop(request.resumed) if request.job is not None else nullcontext():
             yield from _make_runs(request, progress)
@@ -129,7 +129,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
     require_writable_results(config.system)  # before hours of training
     with node_group(config, RUNS, progress.note) as nodes, _system_lock(make_folder(folder.parent)):
         close_orphaned_runs(folder.parent, progress.note)
-        progress.note(hyperparameters_note(config))
+        progress.note(describe_hyperparameters(config))
         config, data = prepare_set(config, progress.note, nodes), None
         write_set(make_folder(folder), SetRecord(config.system, runs))
         shortfalls = []
@@ -143,7 +143,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
                     raise
                 data = run.data
                 if number == 0 or not run.caches.samples:
-                    progress.note(run.caches.words)
+                    progress.note(run.caches.message)
                 if job is not None:
                     job.record_run(run.folder)
                 more = number + 1 < runs

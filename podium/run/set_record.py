@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.core.errors import WorkError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.json_files import read_json
 
 SET = "set.json"
@@ -55,14 +55,14 @@ class SetRecord:
         return {run.number: run for run in self.ended}
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether all requested runs have ended."""
         return all(number in self.by_number for number in range(self.runs))
 
 
 def write_set(folder: Path, record: SetRecord) -> None:
     document = {"format": FORMAT, "version": VERSION, **asdict(record)}
-    write_whole(folder / SET, json.dumps(document, indent=1) + "\n")
+    write_atomically(folder / SET, json.dumps(document, indent=1) + "\n")
 
 
 def add_ended(folder: Path, run: EndedRun) -> None:

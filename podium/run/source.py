@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.core.errors import WorkError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.json_files import read_json
 from podium.core.paths import CODE_FOLDER
 
@@ -46,7 +46,7 @@ class Source:
         return tuple(dict.fromkeys((self.code, *(later.code for later in self.resumed))))
 
 
-def source_here() -> Source:
+def current_source() -> Source:
     """Return the version of the running code. An installation has the hash of the repository that it was built from."""
     base_image = os.environ.get(BASE_IMAGE) or None
     return Source(code_hash(CODE_FOLDER), commit_of(CODE_FOLDER), base_image=base_image)
@@ -133,7 +133,7 @@ def git(root: Path, *arguments: str) -> bytes | None:
 
 def write_source(path: Path, source: Source) -> None:
     """Write the version of a run's code as JSON."""
-    write_whole(path, json.dumps(_document(source), indent=2) + "\n")
+    write_atomically(path, json.dumps(_document(source), indent=2) + "\n")
 
 
 def _document(source: Source) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.bert.rules import RUNS
-from podium.core.console import MARKS, UNKNOWN, figure_table, print_line, summary_table, text_table
+from podium.core.console import MARKS, UNKNOWN, number_table, print_line, summary_table, text_table
 from podium.core.errors import UsageError
 from podium.core.finding import Finding, Severity, has_errors, severity_counts
 from podium.core.text import printable
@@ -24,7 +24,7 @@ from podium.mllog.rulesets import Ruleset
 from podium.submission.archive import Limits, Tally, archive_stem, copy_file, copy_tree, is_archive, unpack
 from podium.submission.checks.all_checks import check_package
 from podium.submission.checks.runs import configurations_in
-from podium.submission.official.runner import OfficialResults, Score, Verdict, ask_official
+from podium.submission.official.runner import OfficialResults, Score, Verdict, run_official_tools
 from podium.submission.package.select_runs import WindowSelection, scoring_seconds
 from podium.submission.rcp import Convergence
 
@@ -62,8 +62,8 @@ class Report:
 def check(
     path: Path,
     ruleset: Ruleset,
-    starting: Callable[[int], None] = lambda logs: None,
-    told: Callable[[int], None] = lambda logs: None,
+    on_start: Callable[[int], None] = lambda logs: None,
+    on_checked: Callable[[int], None] = lambda logs: None,
     limits: Limits | None = None,
     runs: Path | None = None,
 ) -> Report:
@@ -84,7 +84,7 @@ def check(
         root = copy if copy.is_dir() else copy.parent
         scratch = Path(folder) / "scratch"
         scratch.mkdir()
-        starting(sum(len(result.logs) for package in packages for result in package.results))
+        on_start(sum(len(result.logs) for package in packages for result in package.results))
         own: list[Finding] = []
         configurations = configurations_in(runs) if runs is not None else {}
 
@@ -95,7 +95,7 @@ def check(
                 for finding in check_package(package, ruleset, configurations, has_results):
                     own.append(replace(finding, path=printable(str(prefix / finding.path))))
 
-        official = ask_official(packages, root, scratch, ruleset, told, meanwhile=run_own_checks)
+        official = run_official_tools(packages, root, scratch, ruleset, on_checked, meanwhile=run_own_checks)
     return _build_report(path, ruleset, packages, official, [*tally.findings, *official.findings, *own])
 
 
@@ -277,7 +277,7 @@ def print_fields(console: Console, system: str, fields: Sequence["Field"]) -> No
     console.print(table)
 
 
-def print_packaged(console: Console, packaged: "BuiltPackage") -> None:
+def print_package(console: Console, packaged: "BuiltPackage") -> None:
     """Print for each system its windows, if several, its score and notes; then the warnings and the package's path."""
     for submitted in packaged.systems:
         if len(submitted.selection.scores) > 1:
@@ -292,7 +292,7 @@ def print_packaged(console: Console, packaged: "BuiltPackage") -> None:
     print_line(console, str(packaged.folder))
 
 
-def packaged_json(packaged: "BuiltPackage") -> dict[str, Any]:
+def package_json(packaged: "BuiltPackage") -> dict[str, Any]:
     """Return the result of `podium submit package` as a JSON object."""
     return {
         "package": str(packaged.folder),
@@ -326,7 +326,7 @@ def _window_table(submitted: "SubmittedSystem") -> Table:
     caption = "the median window is submitted"
     if len(selection.scores) % 2 == 0:
         caption += "; of the two in the middle, the slower, so that the selection cannot improve the score"
-    table = figure_table(title, "from", "to", "score", "rank", "", caption=caption)
+    table = number_table(title, "from", "to", "score", "rank", "", caption=caption)
     ranks = sorted(range(len(selection.scores)), key=lambda window: (selection.scores[window], window))
     for window, score in enumerate(selection.scores):
         names = (selection.runs[window].name, selection.runs[window + RUNS - 1].name)

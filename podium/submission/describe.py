@@ -181,7 +181,7 @@ def compare(config: RunConfig, detected: Detected) -> list[Field]:
     ]
 
 
-def filled(config: RunConfig, fields: Sequence[Field]) -> tuple[dict[str, str], list[str]]:
+def fill_description(config: RunConfig, fields: Sequence[Field]) -> tuple[dict[str, str], list[str]]:
     """Return the description with fields that are not stated filled from the detected ones, and the filled names."""
     description, filled_names = stated(config), []
     for one in fields:
@@ -197,7 +197,7 @@ def filled(config: RunConfig, fields: Sequence[Field]) -> tuple[dict[str, str], 
     return description, filled_names
 
 
-def differing(fields: Sequence[Field]) -> list[Field]:
+def differing_fields(fields: Sequence[Field]) -> list[Field]:
     return [one for one in fields if one.verdict == "differs"]
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from podium.config.load import load_resolved, write_resolved
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.files import make_folder, write_whole
-from podium.core.paths import WORKING_FOLDER, process_environment
+from podium.core.files import make_folder, write_atomically
+from podium.core.paths import WORKING_FOLDER, child_environment
 from podium.core.processes import end_with_parent
 from podium.core.yaml_files import dump_yaml
 from podium.run.implementation import process_error
@@ -132,7 +132,7 @@ class Worker:
             stdout=self._said,
             stderr=subprocess.STDOUT,
             cwd=WORKING_FOLDER,
-            env=os.environ | process_environment(),
+            env=os.environ | child_environment(),
             preexec_fn=end_with_parent,
         )
 
@@ -170,4 +170,4 @@ def _keep(folder: Path, space: SearchSpace, base: RunConfig) -> None:
         if not same:
             raise UsageError(f"{path}: this folder's trials were made of other settings; name another --folder")
     write_resolved(base, base_path)
-    write_whole(space_path, dump_yaml(space.model_dump(mode="json")))
+    write_atomically(space_path, dump_yaml(space.model_dump(mode="json")))

@@ -15,8 +15,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from podium.core.errors import WorkError
-from podium.core.files import unwritable
-from podium.core.text import quoted
+from podium.core.files import write_error
+from podium.core.text import short_repr
 from podium.mllog.run import as_number
 from podium.tune.space import SearchSpace
 
@@ -45,7 +45,7 @@ class WholeLines(JournalFileBackend):
             finally:
                 self._lock.release()
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
 
     def _write(self, file: FileIO, content: bytes) -> None:
         while content:
@@ -79,7 +79,9 @@ def open_study(folder: Path, space: SearchSpace, number: int = 0) -> optuna.Stud
     except WorkError:
         raise
     except Exception as error:  # noqa: BLE001 — Optuna lets through whatever a line of the journal raises
-        raise WorkError(f"{journal}: is no journal of trials that can be read ({quoted(error)}); {advice}") from None
+        raise WorkError(
+            f"{journal}: is no journal of trials that can be read ({short_repr(error)}); {advice}"
+        ) from None
     if not whole:
         raise WorkError(f"{journal}: has a trial that ended without its samples or its accuracy; {advice}")
     return study

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
-from podium.core.console import figure_table, print_line
+from podium.core.console import number_table, print_line
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder, write_whole
+from podium.core.files import make_folder, write_atomically
 from podium.core.locks import folder_lock
 from podium.core.yaml_files import dump_yaml
 from podium.html.chart import picture
@@ -227,9 +227,9 @@ def as_json(tuned: Tuned) -> dict[str, Any]:
 
 def keep_report(tuned: Tuned) -> None:
     """report.json, and the best settings of each search as NAME.yaml, in the folder."""
-    write_whole(tuned.folder / "report.json", json.dumps(as_json(tuned), indent=2) + "\n")
+    write_atomically(tuned.folder / "report.json", json.dumps(as_json(tuned), indent=2) + "\n")
     for one in tuned.found:
-        write_whole(tuned.folder / f"{one.space.name}.yaml", as_yaml(one.settings))
+        write_atomically(tuned.folder / f"{one.space.name}.yaml", as_yaml(one.settings))
 
 
 COLOURS = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e")
@@ -240,7 +240,7 @@ SURE = 2.0  # standard errors that a difference has to be worth to be told as on
 def print_tuned(console: Console, tuned: Tuned) -> None:
     """A line a search, its best settings, and the repeats against the shipped settings."""
     headings = ("trials", "pruned", "best trial", "samples to target", "accuracy")
-    table = figure_table(f"{tuned.shipped.system}: searches", "search", *headings)
+    table = number_table(f"{tuned.shipped.system}: searches", "search", *headings)
     for one in tuned.found:
         pruned = sum(trial.state.name == "PRUNED" for trial in one.trials)
         reached = "" if one.best.user_attrs["reached"] else " (not reached)"
@@ -260,7 +260,7 @@ def print_tuned(console: Console, tuned: Tuned) -> None:
 
 def _repeat_table(repeats: Sequence[Repeats]) -> Table:
     headings = ("n", "reached", "samples to target", "sd", "least", "greatest")
-    table = figure_table("Repeats under the same other seeds", "settings", *headings)
+    table = number_table("Repeats under the same other seeds", "settings", *headings)
     for one in repeats:
         deviation = "–" if math.isnan(one.deviation) else f"{one.deviation:,.0f}"
         figures = (f"{one.mean:,.0f}", deviation, f"{min(one.values):,.0f}", f"{max(one.values):,.0f}")

@@ -13,7 +13,7 @@ import pytest
 
 from podium.config.load import load_system
 from podium.core.paths import CODE_FOLDER, PACKAGES
-from podium.launch.container import wrapped
+from podium.launch.container import launcher_argv
 from podium.launch.mounts import INSIDE, SHARED
 from tests.docker.docker_by_buildah import REFUSED, STORE, container_command, run_options
 from tests.docker.pyxis_by_docker import docker_command, srun_command
@@ -167,7 +167,7 @@ def test_a_base_with_another_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_stand_in_takes_the_command_of_podium_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STORE, "/store")
-    command = wrapped(load_system("laptop", settings=LAUNCH), "laptop", ["--json"], 0)
+    command = launcher_argv(load_system("laptop", settings=LAUNCH), "laptop", ["--json"], 0)
     options = run_options(command[2:])
     assert options.image == "podium:latest" and options.command[:3] == ["podium", "run", "laptop"]
     config = {"Entrypoint": ["/entry"], "WorkingDir": str(INSIDE)}

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from podium.config import schema
 from podium.config.load import load_system
-from podium.config.reference import BEGIN, END, PAGE, configuration_reference, main, with_reference
+from podium.config.reference import BEGIN, END, PAGE, configuration_reference, main, update_reference
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
 
@@ -27,7 +27,7 @@ def models() -> Iterator[type[BaseModel]]:
 
 
 def test_the_reference_is_what_the_schema_generates() -> None:
-    assert with_reference(TEXT) == TEXT, "run python -m podium.config.reference"
+    assert update_reference(TEXT) == TEXT, "run python -m podium.config.reference"
 
 
 def test_every_field_of_the_schema_is_described_and_has_a_row() -> None:
@@ -64,7 +64,7 @@ def test_a_row_has_what_is_allowed_and_the_default(row: str) -> None:
 
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(UsageError, match="reference: begin"):
-        with_reference(TEXT.replace(BEGIN, ""))
+        update_reference(TEXT.replace(BEGIN, ""))
 
 
 def test_the_command_writes_the_reference_into_its_page(tmp_path: Path) -> None:

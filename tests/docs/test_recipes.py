@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from benchmarks.bert.published.reading import read_runs
-from podium.cli.predict import duration
+from podium.cli.predict import format_duration
 from podium.config.load import load_system
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
@@ -172,9 +172,11 @@ def test_what_is_predicted_stands_beside_every_published_result_of_a_shipped_sys
     for system in sorted(known):
         found = predict(plan_of_config(load_system(system), None, constants), constants)
         for name, score in known[system]:
-            interval = f"{duration(found.low)} to {duration(found.high)}"
+            interval = f"{format_duration(found.low)} to {format_duration(found.high)}"
             inside = "inside" if found.low <= score <= found.high else "outside: the reasons below"
-            expected.append([f"`{system}`", name, duration(score), duration(found.seconds), interval, inside])
+            expected.append(
+                [f"`{system}`", name, format_duration(score), format_duration(found.seconds), interval, inside]
+            )
     assert table("shipped system")[1] == expected
     assert {row[0].strip("`") for row in expected} < set(SYSTEMS)
     assert [row[0] for row in expected if row[5] != "inside"] == ["`academic_t4`", "`academic_t4_10g`"]

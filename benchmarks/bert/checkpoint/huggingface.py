@@ -14,7 +14,7 @@ from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, write_s
 from benchmarks.bert.rules import CLOSED_DROPOUT
 from benchmarks.bert.sizes import Size
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import UNFINISHED, make_folder, write_whole
+from podium.core.files import PARTIAL_SUFFIX, make_folder, write_atomically
 
 MODEL, CONFIG = "model.safetensors", "config.json"
 # Tensors that may be kept besides those they are tied to.
@@ -103,12 +103,12 @@ def write_huggingface(folder: Path, weights: Weights) -> Path:
         raise UsageError(f"{folder}: there is something already; name a new folder")
     parts = huggingface_parts(weights.size, weights.vocabulary)
     place = folder.resolve()
-    unfinished = make_folder(place.with_name(f".{place.name}.{secrets.token_hex(4)}{UNFINISHED}"))
+    unfinished = make_folder(place.with_name(f".{place.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}"))
     try:
         tensors = {part.name: weights.tensors[part.podium][part.rows] for part in parts}
         write_safetensors(unfinished / MODEL, tensors, {"format": "pt"})
         config = json.dumps(_config(weights.size, weights.vocabulary), indent=2) + "\n"
-        write_whole(unfinished / CONFIG, config)
+        write_atomically(unfinished / CONFIG, config)
         unfinished.replace(place)
     except OSError as error:
         raise WorkError(f"{folder}: cannot be written ({error.strerror or error}); see who may write there") from error

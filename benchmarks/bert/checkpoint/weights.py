@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from benchmarks.bert.checkpoint.names import Layout, Part, podium_shapes
 from benchmarks.bert.sizes import SIZES, Size
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import whole_file
+from podium.core.files import atomic_file
 
 SHOWN = 3  # so many of the missing tensors are named
 
@@ -165,7 +165,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, NDArray[np.float32]], me
     Raises WorkError if the disk or the permissions do not allow it.
     """
     assert all(values.flags.c_contiguous and values.dtype == np.float32 for values in tensors.values())
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
         try:

@@ -41,8 +41,8 @@ from benchmarks.bert.formats.rows import (
     unpadded,
     unusable,
 )
-from benchmarks.bert.samples import Samples, section
-from benchmarks.bert.shard import SUFFIX, Shard, attributes_of, new_hdf5, set_attribute
+from benchmarks.bert.samples import Samples, slice_samples
+from benchmarks.bert.shard import SUFFIX, Shard, create_hdf5, read_attributes, set_attribute
 from podium.core.errors import PodiumError, UsageError, WorkError
 
 LARGEST = 32_767  # of the formats' i2
@@ -220,7 +220,7 @@ def read_blocks(
 def notes_of(file: h5py.File, path: Path) -> dict[str, Any]:
     """The attributes of the shard that the file was exported from, unchecked; empty where it was not."""
     with as_sentence(path):
-        return attributes_of(file, NOTE)
+        return read_attributes(file, NOTE)
 
 
 @contextmanager
@@ -249,7 +249,7 @@ def exported(path: Path, shard: Shard) -> Iterator[tuple[h5py.File, Samples]]:
             f"{shard.path}: cannot be exported: a sample masks its position 0, which is [CLS] and in the HDF5 formats "
             "of others means padding; prepare it again with `podium data prepare`"
         )
-    with new_hdf5(path) as file:
+    with create_hdf5(path) as file:
         for name, value in shard.attributes.items():
             set_attribute(file, NOTE + name, value)
         yield file, samples
@@ -259,7 +259,7 @@ def blocks_of(samples: Samples, step: int) -> Iterator[tuple[slice, Samples]]:
     """The samples, `step` at a time, and which ones these are."""
     for start in range(0, len(samples), step):
         place = slice(start, min(start + step, len(samples)))
-        yield place, section(samples, place.start, place.stop)
+        yield place, slice_samples(samples, place.start, place.stop)
 
 
 ROWS_A_CHUNK = 1024  # of an exported file: half a megabyte to one of input_ids at the usual width

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, offsets_of
-from benchmarks.bert.shard import OLDER_VERSION, Origin, attribute_fault, content_sha256, stored_arrays
+from benchmarks.bert.shard import OLDER_VERSION, Origin, content_sha256, find_invalid_attribute, stored_arrays
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of
@@ -333,7 +333,7 @@ def origin_of(
 def _restored(contents: Contents) -> Origin | None:
     """The origin that was noted, or None unless every attribute of a shard was, and is that of these samples."""
     noted, samples = contents.noted, contents.samples
-    if attribute_fault(noted) and attribute_fault(noted, OLDER_VERSION):
+    if find_invalid_attribute(noted) and find_invalid_attribute(noted, OLDER_VERSION):
         return None
     longest, most = largest_counts(samples)
     if longest > noted["max_sequence_length"] or most > noted["max_predictions"]:

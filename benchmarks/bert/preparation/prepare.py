@@ -33,16 +33,16 @@ from benchmarks.bert.shard import (
     WHOLE,
     Origin,
     Shard,
-    opened_shard,
+    open_shard,
     write_shard,
 )
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import renew_manifest, require_replaceable
+from benchmarks.bert.store import require_replaceable, update_manifest
 from benchmarks.bert.upgrade import convert_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.files import make_folder, open_regular, remove_unfinished, require_readable, sha256_of
+from podium.core.files import make_folder, open_regular, remove_partial_files, require_readable, sha256_of
 from podium.core.locks import folder_lock
-from podium.core.processes import results_of
+from podium.core.processes import run_jobs
 
 
 def evaluation_pick(number_of_samples: int, count: int) -> NDArray[np.int64]:
@@ -149,7 +149,7 @@ def prepare(
     with folder_lock(make_folder(out), "podium data prepare"):
         require_replaceable(out.glob(f"*{SUFFIX}"), selection.mark(Origin.of_text("", "", words.sha256, settings)))
         shards = prepare_shards(texts, vocabulary, words.sha256, out, settings, processes, selection, on_finished)
-        renew_manifest(out)
+        update_manifest(out)
     return shards
 
 
@@ -181,8 +181,8 @@ def prepare_shards(
     for text in texts:
         shard = out / f"{text.name}{SUFFIX}"
         jobs[shard] = (text, vocabulary, vocabulary_sha256, shard, settings, selection)
-        remove_unfinished(shard)
-    with closing(results_of(prepare_text, jobs, processes)) as results:
+        remove_partial_files(shard)
+    with closing(run_jobs(prepare_text, jobs, processes)) as results:
         for _, prepared in results:
             on_finished(prepared)
     return list(jobs)
@@ -229,7 +229,7 @@ def keep_shard(path: Path, origin: Origin) -> bool:
     if not path.is_file():
         return False
     try:
-        with opened_shard(path, None) as (_, attributes):
+        with open_shard(path, None) as (_, attributes):
             found = Origin.of_attributes(attributes)
         if replace(found, selected_from=origin.selected_from) != origin:
             return False
@@ -284,7 +284,7 @@ def prepare_subset(
         require_replaceable(out.glob(f"*{SUFFIX}"), next(iter(marked.values())))
         finished = [shard for shard, origin in shards.items() if keep_shard(shard, origin)]
         if sum(len(Shard(shard)) for shard in finished) == samples:
-            renew_manifest(out)
+            update_manifest(out)
             return finished
         aside = make_folder(out / CANDIDATES)
         size = sum(text.stat().st_size for text in texts)
@@ -304,7 +304,7 @@ def prepare_subset(
         mark_unfinished(out)
         chosen = _choose(candidates, samples, selection, origins, out)
         _remove(candidates, aside)
-        renew_manifest(out)
+        update_manifest(out)
     return chosen
 
 
@@ -335,7 +335,7 @@ def _choose(
         own = np.flatnonzero(chosen[start : start + len(shard)])
         start += len(shard)
         path = out / f"{text.name}{SUFFIX}"
-        remove_unfinished(path)
+        remove_partial_files(path)
         if not len(own):
             path.unlink(missing_ok=True)
             continue

@@ -7,7 +7,7 @@ from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.verification import content, official_data
 from benchmarks.bert.verification.duplicates import find_duplicates
-from benchmarks.bert.verification.evidence import Evidence, Subject
+from benchmarks.bert.verification.evidence import Evidence, VerificationRequest
 from benchmarks.bert.verification.shard_stats import StoreStatistics, compute_store_statistics
 from podium.core.errors import UsageError
 from podium.core.finding import Finding
@@ -34,34 +34,36 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def gather_evidence(subject: Subject, processors: int = 1, on_read: Callable[[int], None] | None = None) -> Evidence:
+def gather_evidence(
+    request: VerificationRequest, processors: int = 1, on_read: Callable[[int], None] | None = None
+) -> Evidence:
     """Read the stores once, in `processors` threads. `on_read` is called with the bytes of each shard.
 
     Memory: 8 bytes a sample, 400 MB for finding duplicates, and for each thread the samples of one shard. Raises
     UsageError for missing files, and WorkError for a shard that is removed during the call.
     """
-    if subject.official and not (subject.vocabulary and subject.evaluation):
+    if request.official and not (request.vocabulary and request.evaluation):
         raise UsageError(
             "--official: needs --vocab and --evaluation too; without them the data cannot be verified as MLPerf's"
         )
-    for text in subject.texts:
+    for text in request.texts:
         if not text.is_file():
             raise UsageError(f"{text}: there is no such text file")
-    vocabulary = Vocabulary.read(subject.vocabulary) if subject.vocabulary else None
+    vocabulary = Vocabulary.read(request.vocabulary) if request.vocabulary else None
     training, *evaluation = [
-        compute_store_statistics(store, vocabulary, processors, on_read) for store in subject.stores
+        compute_store_statistics(store, vocabulary, processors, on_read) for store in request.stores
     ]
     shards = [shard for statistics in (training, *evaluation) for shard in statistics.shards]
     duplicates = find_duplicates([shard.path for shard in shards], [shard.hashes for shard in shards])
-    return Evidence(subject, training, evaluation[0] if evaluation else None, duplicates, vocabulary)
+    return Evidence(request, training, evaluation[0] if evaluation else None, duplicates, vocabulary)
 
 
-def findings_of(evidence: Evidence) -> list[Finding]:
+def run_checks(evidence: Evidence) -> list[Finding]:
     """Run all checks and return their findings."""
     return [finding for check in CHECKS for finding in check(evidence)]
 
 
-def statistics_of(evidence: Evidence) -> dict[str, Any]:
+def collect_statistics(evidence: Evidence) -> dict[str, Any]:
     """The numbers behind the findings, as a JSON document."""
     return {
         "training": _store_statistics(evidence.training),

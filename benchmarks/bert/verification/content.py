@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.manifest import MANIFEST, Manifest, has_manifest, require_listed
-from benchmarks.bert.shard import ADVICE, RANDOM, describe_differences, describe_misnamed, repeats
+from benchmarks.bert.shard import ADVICE, RANDOM, describe_differences, describe_duplicates, describe_misnamed
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import keep_manifest, require_length_index
+from benchmarks.bert.store import require_length_index, write_missing_manifest
 from benchmarks.bert.verification.evidence import SIGMAS, Evidence, tolerance
 from benchmarks.bert.verification.shard_stats import FAULTS, VOCABULARY_FAULTS, StoreStatistics
 from podium.core.errors import attempt
@@ -56,20 +56,23 @@ def check_content(evidence: Evidence) -> Iterator[Finding]:
         yield check_result(f"{prefix}content", not broken, found, "every byte as it was written", advice)
 
 
-def keep_manifests(evidence: Evidence) -> None:
+def write_missing_manifests(evidence: Evidence) -> None:
     """Write the manifest of each intact store that has none yet."""
-    for folder, (_, statistics) in zip(evidence.subject.stores, evidence.statistics, strict=True):
+    for folder, (_, statistics) in zip(evidence.request.stores, evidence.statistics, strict=True):
         attributes = statistics.attributes
         damaged = statistics.unreadable or any(shard.damage for shard in statistics.shards)
         if not (
-            damaged or describe_differences(attributes) or repeats(attributes.items()) or describe_misnamed(attributes)
+            damaged
+            or describe_differences(attributes)
+            or describe_duplicates(attributes.items())
+            or describe_misnamed(attributes)
         ):
-            keep_manifest(folder, [*attributes])
+            write_missing_manifest(folder, [*attributes])
 
 
 def check_manifest(evidence: Evidence) -> Iterator[Finding]:
     """Check that manifest and length index match the shards of their folder; skipped where a shard is unreadable."""
-    for folder, (prefix, statistics) in zip(evidence.subject.stores, evidence.statistics, strict=True):
+    for folder, (prefix, statistics) in zip(evidence.request.stores, evidence.statistics, strict=True):
         if statistics.unreadable:
             continue
         manifest = Manifest.of_attributes(statistics.attributes)
@@ -104,9 +107,9 @@ def check_counts(evidence: Evidence) -> Iterator[Finding]:
             f"{statistics.total('masked_tokens'):,} masked, {format_shard_count(len(statistics.shards))}"
         )
         right, expected = True, "any number"
-        if evidence.subject.official and statistics is evidence.training:
+        if evidence.request.official and statistics is evidence.training:
             right, expected = statistics.samples == TRAINING_SAMPLES, f"{TRAINING_SAMPLES:,} samples"
-        elif evidence.subject.official:
+        elif evidence.request.official:
             right = statistics.samples >= EVALUATION_SAMPLES
             expected = f"{EVALUATION_SAMPLES:,}, or more to pick them from samples"
         advice = "samples are missing or too many; prepare all 500 parts of the text, and eval.txt"

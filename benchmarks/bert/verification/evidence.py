@@ -12,7 +12,7 @@ from podium.core.finding import Severity
 
 
 @dataclass(frozen=True)
-class Subject:
+class VerificationRequest:
     """What to verify, and the files to compare it with."""
 
     store: Path  # folder of training shards
@@ -31,7 +31,7 @@ class Subject:
 class Evidence:
     """Everything that the checks use: statistics of one or two stores, and their duplicate samples."""
 
-    subject: Subject
+    request: VerificationRequest
     training: StoreStatistics
     evaluation: StoreStatistics | None
     duplicates: Duplicates  # among all readable shards, those of the training store first
@@ -40,7 +40,7 @@ class Evidence:
     @property
     def deviation_severity(self) -> Severity:
         """Severity of a deviation from MLPerf's own data: an error only where `official` requires that data."""
-        return "error" if self.subject.official else "note"
+        return "error" if self.request.official else "note"
 
     @property
     def statistics(self) -> Iterator[tuple[str, StoreStatistics]]:

@@ -50,7 +50,7 @@ def _md5(text: str) -> str:
 
 def check_vocabulary(evidence: Evidence) -> Iterator[Finding]:
     """Check that the stores were made with the given vocabulary, and that it is MLPerf's."""
-    vocabulary, file = evidence.vocabulary, evidence.subject.vocabulary
+    vocabulary, file = evidence.vocabulary, evidence.request.vocabulary
     if vocabulary is None or file is None:
         return
     for prefix, statistics in evidence.readable_statistics:
@@ -87,7 +87,7 @@ def check_texts(evidence: Evidence) -> Iterator[Finding]:
         for _, statistics in evidence.statistics
         for shard in statistics.shards
     }
-    for text in evidence.subject.texts:
+    for text in evidence.request.texts:
         if text.name in made_from:
             same = sha256_of(text) == made_from[text.name]
             result = "is what its shard was made from" if same else "is not what its shard was made from"

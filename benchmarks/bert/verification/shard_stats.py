@@ -218,7 +218,7 @@ def compute_store_statistics(
     )
 
 
-def bytes_of(folders: Sequence[Path]) -> int:
+def total_shard_bytes(folders: Sequence[Path]) -> int:
     """Total size of the shards in these folders."""
     return sum(_size(path) for folder in folders for path in shard_paths(folder))
 

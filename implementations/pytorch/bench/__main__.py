@@ -28,13 +28,13 @@ from implementations.pytorch.bench.variants import (
     time_interleaved,
     variants,
 )
-from implementations.pytorch.distributed.process_group import Processes, joined
+from implementations.pytorch.distributed.process_group import Processes, init_distributed
 from implementations.pytorch.precision import matmul_peak
 from podium.config.load import load_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.processes import end_with_parent
 from podium.planning.batch_plan import SHAPE_STEPS
 
@@ -64,13 +64,13 @@ def main() -> int:
     folder = RunFolder(arguments.folder)
     try:
         config = load_resolved(arguments.config)
-        with joined(config) as processes:
+        with init_distributed(config) as processes:
             result = _bench(arguments, config, processes)
             if processes.first:
-                write_whole(folder.summary, json.dumps(result, indent=2) + "\n")
+                write_atomically(folder.summary, json.dumps(result, indent=2) + "\n")
     except PodiumError as error:
         print(error, file=sys.stderr)
-        folder.tell_failure(error)
+        folder.write_failure(error)
         return error.exit_code
     return 0
 
@@ -128,13 +128,13 @@ def _rates(
     vocabulary_size: int,
     peak: float,
 ) -> dict[str, Any]:
-    wholes = [step.whole for step in full.steps]
+    wholes = [step.global_batch for step in full.steps]
     useful, model = (
         sum(size.training_flops(w.lengths, w.masked, vocabulary_size, last_layer) for w in wholes)
         for last_layer in (config.last_layer, "all")
     )
     peaks = peak * processes.ranks
-    samples = sum(whole.samples for whole in wholes)
+    samples = sum(global_batch.samples for global_batch in wholes)
     return {
         "sequences_per_second": samples / times.total,
         "useful_tflops": useful / times.total / 1e12,

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from implementations.pytorch.bench.variants import PodiumRunner, StepTimes, mixed_lengths, resize, time_interleaved
-from implementations.pytorch.distributed.process_group import joined
+from implementations.pytorch.distributed.process_group import init_distributed
 from podium.config.load import load_system
 from podium.config.schema import Clipping
 from podium.core.errors import PodiumError, UsageError, WorkError
@@ -175,7 +175,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     config = load_system("laptop", settings=settings)
     size = resize(config.model_size, arguments.layers, arguments.hidden)
     lengths = mixed_lengths(wikipedia_histogram(), arguments.steps * config.global_batch_size)
-    with joined(config) as processes:
+    with init_distributed(config) as processes:
         runners = {
             mode: PodiumRunner(config.model_copy(update=changes), processes, lengths, arguments.vocabulary, size)
             for mode, changes in synchronisation_modes(arguments).items()

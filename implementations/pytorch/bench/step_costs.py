@@ -24,8 +24,8 @@ def measure_costs(stepper: Stepper, mixed: np.ndarray, shape_step: int, vocabula
     count, tokens = len(mixed), int(mixed.sum())
     compositions = [(mixed, 0.15), (mixed[: max(1, count // 2)], 0.15), (mixed, 0.05)]
     for length in (32, 128, 256, 512):
-        whole = np.full(max(1, tokens // length), length)
-        compositions += [(whole, 0.15), (whole[: max(1, len(whole) // 2)], 0.05)]
+        global_batch = np.full(max(1, tokens // length), length)
+        compositions += [(global_batch, 0.15), (global_batch[: max(1, len(global_batch) // 2)], 0.05)]
     runner = _Compositions(stepper, compositions, shape_step, vocabulary_size)
     seconds: list[list[float]] = [[] for _ in compositions]
     for _ in range(ROUNDS):
@@ -33,7 +33,7 @@ def measure_costs(stepper: Stepper, mixed: np.ndarray, shape_step: int, vocabula
         for repetitions, value in zip(seconds, times, strict=True):
             repetitions.append(value)
     measured = [
-        (lengths, step.whole.masked, median(values))
+        (lengths, step.global_batch.masked, median(values))
         for (lengths, _), step, values in zip(compositions, runner.steps, seconds, strict=True)
     ]
     return fit(measured)
@@ -58,7 +58,7 @@ class _Compositions:
         samples = [synthetic_sample(n, max(1, round(share * n)), vocabulary_size, rng) for n in lengths.tolist()]
         batch = collate(samples, None, shape_step)
         ranks = self.stepper.processes.ranks
-        whole = GlobalBatch(
+        global_batch = GlobalBatch(
             first_sample=0,
             indices=np.zeros(ranks * len(lengths), dtype=np.int64),
             lengths=np.tile(lengths.astype(np.int64), ranks),
@@ -66,4 +66,4 @@ class _Compositions:
             starts=np.arange(ranks + 1) * len(lengths),
             micro_batch_slots=np.full((ranks, 1), batch.slots),
         )
-        return Step((batch,), whole)
+        return Step((batch,), global_batch)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from benchmarks.bert.lengths import quantiles, usual_masked_counts
+from benchmarks.bert.lengths import quantiles, reference_masked_counts
 from benchmarks.bert.sizes import SEQUENCE_LENGTH, Size
 from implementations.pytorch.build_run import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.data.reader import Step
@@ -38,7 +38,7 @@ class Lengths:
 
     @cached_property
     def masked_counts(self) -> np.ndarray:
-        return usual_masked_counts(self.lengths)
+        return reference_masked_counts(self.lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -123,7 +123,9 @@ class PodiumRunner:
         masked_slots = shapes.masked_slots if shapes else None
         self.steps = [synthetic_step(order, number, rank, vocabulary_size, masked_slots) for number in range(count)]
         if processes.device.type == "cuda":
-            self.steps = [Step(tuple(b.pinned() for b in step.micro_batches), step.whole) for step in self.steps]
+            self.steps = [
+                Step(tuple(b.pin_memory() for b in step.micro_batches), step.global_batch) for step in self.steps
+            ]
         self.clock = PhaseClock()
 
     @property

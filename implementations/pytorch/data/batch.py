@@ -160,7 +160,7 @@ class AttentionGroup:
         """Number of token slots of the group in the batch."""
         return self.unpad_index.numel()
 
-    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "AttentionGroup":
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> "AttentionGroup":
         """Return a copy of the group with `change` applied to every tensor."""
         changed: dict[str, Any] = {name: change(tensor) for name, tensor in _tensors(self)}
         return replace(self, **changed)
@@ -221,16 +221,16 @@ class RaggedBatch:
         """Return the batch on a device; the copies overlap with computation if the host memory is pinned."""
         if device.type == "cpu":
             return self
-        return self.with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def pinned(self) -> "RaggedBatch":
+    def pin_memory(self) -> "RaggedBatch":
         """Return the batch in page-locked memory, from which a GPU copies asynchronously."""
-        return self.with_tensors(Tensor.pin_memory)
+        return self.map_tensors(Tensor.pin_memory)
 
-    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "RaggedBatch":
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> "RaggedBatch":
         """Return a copy of the batch with `change` applied to every tensor, including those of its groups."""
         changed: dict[str, Any] = {name: change(tensor) for name, tensor in _tensors(self)}
-        return replace(self, groups=tuple(group.with_tensors(change) for group in self.groups), **changed)
+        return replace(self, groups=tuple(group.map_tensors(change) for group in self.groups), **changed)
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors of the batch, except for those of its groups, in a fixed order."""
@@ -342,7 +342,7 @@ def flatten(batches: Sequence[RaggedBatch]) -> tuple[list[RaggedBatch], np.ndarr
         contents.append(np.pad(tensor.numpy().view(np.uint8), (0, -tensor.nbytes % ALIGNMENT)))
         return tensor.to("meta")
 
-    return [batch.with_tensors(to_meta) for batch in batches], np.concatenate(contents)
+    return [batch.map_tensors(to_meta) for batch in batches], np.concatenate(contents)
 
 
 def unflatten(batches: Sequence[RaggedBatch], content: Tensor) -> tuple[RaggedBatch, ...]:
@@ -355,4 +355,4 @@ def unflatten(batches: Sequence[RaggedBatch], content: Tensor) -> tuple[RaggedBa
         start += round_up(tensor.nbytes, ALIGNMENT)
         return values
 
-    return tuple(batch.with_tensors(view) for batch in batches)
+    return tuple(batch.map_tensors(view) for batch in batches)

@@ -32,7 +32,7 @@ class DaliPrefetcher:
         steps: range,
         depth: int,
         masked_slots: Mapping[int, int] | None = None,
-        pins: bool = False,
+        pin_memory: bool = False,
         window: int = WINDOW,
     ) -> None:
         """Parameters are those of `Prefetcher`; with `pins` batches are on the current GPU instead of in pinned memory.
@@ -46,8 +46,8 @@ class DaliPrefetcher:
                 f"loader: found dali, which needs NVIDIA DALI ({error}); install it with "
                 "`.venv/bin/python -m pip install --editable '.[dali]'`, or use loader=own"
             ) from error
-        self._count, self._on_gpu = len(steps), pins
-        self._device = torch.device("cuda", torch.cuda.current_device()) if pins else torch.device("cpu")
+        self._count, self._on_gpu = len(steps), pin_memory
+        self._device = torch.device("cuda", torch.cuda.current_device()) if pin_memory else torch.device("cpu")
         self._pipeline = Pipeline(
             batch_size=1,
             num_threads=1,
@@ -66,7 +66,7 @@ class DaliPrefetcher:
                 parallel=True,
                 prefetch_queue_depth=depth,
             )
-            self._pipeline.set_outputs(facts, content.gpu() if pins else content)
+            self._pipeline.set_outputs(facts, content.gpu() if pin_memory else content)
         self._pipeline.build()
         self._pipeline.start_py_workers()
         self._open = True
@@ -85,11 +85,11 @@ class DaliPrefetcher:
             known = pickle.loads(np.asarray(facts[0]).tobytes())  # noqa: S301 — from a child process
             if isinstance(known, Exception):
                 raise known
-            whole, described = known
+            global_batch, described = known
             here = self._copy(content[0])
             self._pipeline.release_outputs()
             self._pipeline.schedule_run()
-            yield Step(unflatten(described, here), whole)
+            yield Step(unflatten(described, here), global_batch)
 
     def close(self) -> None:
         """End the process; steps that were read ahead are dropped."""
@@ -137,7 +137,7 @@ class _Source:
         self._taken += 1
         step = next(self._steps)
         facts, content = flatten(step.micro_batches)
-        return _pickled((step.whole, facts)), content
+        return _pickled((step.global_batch, facts)), content
 
 
 def _pickled(value: object) -> np.ndarray:

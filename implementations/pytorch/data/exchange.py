@@ -52,7 +52,7 @@ class ExchangeStats:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExchangePlan:
     """Which samples of a piece one rank reads, sends and receives; W is the world size. All arrays are int64."""
 
     global_batches: Sequence[GlobalBatch]
@@ -70,13 +70,18 @@ class Plan:
         """
         # Per step: indices to receive and their source ranks (home), indices to read and their destinations (owner).
         mine, home, read, owner = [], [], [], []
-        for whole in global_batches:
-            local, starts = whole.samples // ranks, whole.starts[:: whole.micro_batch_slots.shape[1]]
+        for global_batch in global_batches:
+            local, starts = (
+                global_batch.samples // ranks,
+                global_batch.starts[:: global_batch.micro_batch_slots.shape[1]],
+            )
             own = slice(starts[rank], starts[rank + 1])
-            mine.append(whole.indices[own])
-            home.append(whole.positions[own] // local)
-            places = np.flatnonzero((whole.positions >= rank * local) & (whole.positions < (rank + 1) * local))
-            read.append(whole.indices[places])
+            mine.append(global_batch.indices[own])
+            home.append(global_batch.positions[own] // local)
+            places = np.flatnonzero(
+                (global_batch.positions >= rank * local) & (global_batch.positions < (rank + 1) * local)
+            )
+            read.append(global_batch.indices[places])
             owner.append(np.searchsorted(starts, places, side="right") - 1)
         homes, owners = np.concatenate(home), np.concatenate(owner)
         # Stable sorts: sender and receiver both order the samples between two ranks by step and position, so that no
@@ -94,7 +99,7 @@ class Plan:
         )
 
 
-Piece = tuple[Plan, Samples]  # the plan of some steps, and this rank's samples in the order of their arrival
+Piece = tuple[ExchangePlan, Samples]  # the plan of some steps, and this rank's samples in the order of their arrival
 
 
 class ExchangeReader(AbstractContextManager["ExchangeReader"]):
@@ -114,7 +119,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             )
         assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
         assert order.capacity is None, "with a capacity, samples of a step may have been drawn in the step before"
-        self.measured = ExchangeStats()
+        self.stats = ExchangeStats()
         self._order, self._rank, self._masked_slots, self._piece_steps = order, rank, masked_slots, piece_steps
         self._store, self.samples = order.store, BulkReader(order.store)
         # A separate group: training may use NCCL, and the collectives of two threads in one group would interleave.
@@ -153,9 +158,9 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self._thread.start()
         while (piece := self._next_piece()) is not None:
             first = 0
-            for whole in piece[0].global_batches:
-                yield self.lay_out(piece, whole, first)
-                first += sum(part.stop - part.start for part in whole.micro_batches(self._rank))
+            for global_batch in piece[0].global_batches:
+                yield self.lay_out(piece, global_batch, first)
+                first += sum(part.stop - part.start for part in global_batch.micro_batches(self._rank))
 
     def _next_piece(self) -> Piece | None:
         """Wait for the next piece and start the exchange of the one after it; None at the end."""
@@ -166,20 +171,20 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             raise piece
         self._room.release()
         if self._taken == 0:
-            self.measured.first_wait_seconds = waited
+            self.stats.first_wait_seconds = waited
         else:
-            self.measured.wait_seconds += waited
+            self.stats.wait_seconds += waited
         self._taken += 1
         return piece
 
-    def lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
+    def lay_out(self, piece: Piece, global_batch: GlobalBatch, first: int) -> Step:
         """Collate this rank's part of a global batch, whose samples begin at number `first` of the piece's."""
         (plan, samples), batches = piece, []
-        for part, layout in self._order.layouts(whole, self._rank, self._masked_slots):
+        for part, layout in self._order.layouts(global_batch, self._rank, self._masked_slots):
             count = part.stop - part.start
             batches.append(collate(gather(samples, plan.places[first : first + count]), *layout))
             first += count
-        return Step(tuple(batches), whole)
+        return Step(tuple(batches), global_batch)
 
     # The methods below run in the thread.
 
@@ -188,21 +193,21 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         try:
             while global_batches := [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]:
                 plan = self.plan(global_batches)
-                self.samples.will_need(plan.read)
+                self.samples.prefetch(plan.read)
                 self._room.acquire()
                 samples = self._read(plan)
                 if samples is None:
                     break
-                self._pieces.put((plan, self.pass_on(plan, samples)))
+                self._pieces.put((plan, self.exchange_samples(plan, samples)))
             self._pieces.put(None)
         except BaseException as error:  # noqa: BLE001 — raised in the thread that takes the steps
             self._pieces.put(error)
 
-    def plan(self, global_batches: Sequence[GlobalBatch]) -> Plan:
+    def plan(self, global_batches: Sequence[GlobalBatch]) -> ExchangePlan:
         """Return the plan of a piece for this rank."""
-        return Plan.of(global_batches, self._rank, self._order.ranks)
+        return ExchangePlan.of(global_batches, self._rank, self._order.ranks)
 
-    def _read(self, plan: Plan) -> Samples | None:
+    def _read(self, plan: ExchangePlan) -> Samples | None:
         """Read this rank's part of a piece and wait until all ranks have read theirs; None if any rank has closed.
 
         If a rank fails, it raises its PodiumError (or a WorkError), and all others raise a WorkError that quotes it.
@@ -225,8 +230,8 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             raise WorkError(message) from failure
         if int(state) == STOP:
             return None
-        self.measured.reading_seconds += read - began
-        self.measured.agreeing_seconds += perf_counter() - read
+        self.stats.reading_seconds += read - began
+        self.stats.agreeing_seconds += perf_counter() - read
         return samples
 
     def _first_error_message(self, failure: Exception | None) -> str:
@@ -236,7 +241,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         dist.all_gather_object(messages, own, group=self._group)
         return next(filter(None, messages))
 
-    def pass_on(self, plan: Plan, samples: Samples) -> Samples:
+    def exchange_samples(self, plan: ExchangePlan, samples: Samples) -> Samples:
         """Send each sample to the rank that trains on it; return the received samples, in the order of the plan."""
         began = perf_counter()
         lengths, masked_counts = self._store.lengths[plan.arriving], self._store.masked_counts[plan.arriving]
@@ -252,10 +257,10 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             sent.tolist(),
             group=self._group,
         )
-        self.measured.sent_bytes += int(sent.sum() - sent[self._rank])
-        self.measured.pieces += 1
-        self.measured.samples += len(plan.arriving)
-        self.measured.sending_seconds += perf_counter() - began
+        self.stats.sent_bytes += int(sent.sum() - sent[self._rank])
+        self.stats.pieces += 1
+        self.stats.samples += len(plan.arriving)
+        self.stats.sending_seconds += perf_counter() - began
         return unpack(records, lengths, masked_counts)
 
 

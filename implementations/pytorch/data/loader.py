@@ -32,7 +32,7 @@ class Prefetcher:
         steps: range,
         depth: int,
         masked_slots: Mapping[int, int] | None = None,
-        pins: bool = False,
+        pin_memory: bool = False,
         window: int = WINDOW,
     ) -> None:
         """`steps` are the step numbers, from 0; with `pins` batches are copied to page-locked memory for a GPU.
@@ -40,7 +40,7 @@ class Prefetcher:
         The other parameters are those of `StepReader`.
         """
         self.source = self.reader(order, rank, masked_slots, window)
-        self._steps, self._pins = steps, pins
+        self._steps, self._pins = steps, pin_memory
         self._queue: queue.Queue[Step | BaseException | None] = queue.Queue(maxsize=depth)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read_ahead, name="prefetch", daemon=True)
@@ -72,7 +72,7 @@ class Prefetcher:
             with self.source:
                 for step in self.source.steps(self._steps):
                     if self._pins:
-                        step = Step(tuple(batch.pinned() for batch in step.micro_batches), step.whole)
+                        step = Step(tuple(batch.pin_memory() for batch in step.micro_batches), step.global_batch)
                     if not self._put(step):
                         return
             self._put(None)
@@ -110,9 +110,9 @@ class ExchangePrefetcher(Prefetcher):
         self.close()
 
     @property
-    def measured(self) -> ExchangeStats:
+    def stats(self) -> ExchangeStats:
         """Statistics of the exchange so far."""
-        return self.source.measured
+        return self.source.stats
 
 
 Loader = Prefetcher | DaliPrefetcher

@@ -18,7 +18,7 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.distributed.process_group import Processes
 from podium.config.run_data import RunData, read_run_data
 from podium.core.errors import WorkError, attempt
-from podium.core.text import cut, listed
+from podium.core.text import format_list, truncate
 
 MAX_MESSAGE_CHARACTERS = 1000  # longest error message that a rank sends to the others
 MAX_NAMED_GROUPS = 4  # groups of ranks that an error message names
@@ -44,7 +44,7 @@ def open_stores(
     stores, loaded_vocabulary = opened or ([], None)
     digests = [store.manifest.digest for store in stores]
     indices = [store.index.sha256 for store in stores]
-    message = "" if failure is None else cut(str(failure), MAX_MESSAGE_CHARACTERS)
+    message = "" if failure is None else truncate(str(failure), MAX_MESSAGE_CHARACTERS)
     report = {"host": socket.gethostname(), "digests": digests, "indices": indices, "failure": message}
     ranks = processes.gather(report)
     hosts, messages = ([str(rank[key]) for rank in ranks] for key in ("host", "failure"))
@@ -84,7 +84,7 @@ def _open(
     loaded_vocabulary = Vocabulary.read(vocabulary)
     stores = {key: SampleStore(folder, parts.get(key, WHOLE_STORE)) for key, folder in folders.items()}
     for store in stores.values():
-        store.require(loaded_vocabulary, vocabulary)
+        store.require_vocabulary(loaded_vocabulary, vocabulary)
     if "data" in verified:
         found = RunData({key: store.manifest for key, store in stores.items()})
         if difference := found.difference(RunData.of_document(verified["data"]), folders, "what was verified"):
@@ -108,7 +108,7 @@ def _difference_error(
         difference, *rest = store.manifest.differences(expected)
         more = f" (and {len(rest):,} more)" if rest else ""
         expected_of = f"rank {reference} on {hosts[reference]}"
-        message = cut(difference.sentence(folder, expected_of) + more, MAX_MESSAGE_CHARACTERS)
+        message = truncate(difference.sentence(folder, expected_of) + more, MAX_MESSAGE_CHARACTERS)
     found = _group_by_ranks(processes.gather(message), hosts)
     return WorkError(
         f"{key} is not the same on all ranks: {found}; copy the same shards to every node, and find a damaged one "
@@ -134,4 +134,4 @@ def _format_ranks(ranks: Sequence[int]) -> str:
     for _, run in groupby(enumerate(ranks), key=lambda place: place[1] - place[0]):
         runs.append([rank for _, rank in run])
     named = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed(named)}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_list(named)}"

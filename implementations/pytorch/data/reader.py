@@ -28,7 +28,7 @@ class Step:
     """One rank's data of one training step: its micro-batches (gradient accumulation), and the whole global batch."""
 
     micro_batches: tuple[RaggedBatch, ...]
-    whole: GlobalBatch
+    global_batch: GlobalBatch
 
 
 class StepReader(AbstractContextManager["StepReader"]):
@@ -71,14 +71,20 @@ class StepReader(AbstractContextManager["StepReader"]):
                 not_prefetched = 0
             yield self.read(planned.popleft())
 
-    def read(self, whole: GlobalBatch) -> Step:
+    def read(self, global_batch: GlobalBatch) -> Step:
         """Read and collate this rank's part of a global batch. Raises WorkError if a shard cannot be read."""
-        layouts = self._order.layouts(whole, self._rank, self._masked_slots)
-        batches = (collate(self.samples.gather(whole.indices[part]), *layout) for part, layout in layouts)
-        return Step(tuple(batches), whole)
+        layouts = self._order.layouts(global_batch, self._rank, self._masked_slots)
+        batches = (collate(self.samples.gather(global_batch.indices[part]), *layout) for part, layout in layouts)
+        return Step(tuple(batches), global_batch)
 
     def _prefetch(self, global_batches: Sequence[GlobalBatch]) -> None:
         rank = self._rank
-        self.samples.will_need(
-            np.concatenate([whole.indices[part] for whole in global_batches for part in whole.micro_batches(rank)])
+        self.samples.prefetch(
+            np.concatenate(
+                [
+                    global_batch.indices[part]
+                    for global_batch in global_batches
+                    for part in global_batch.micro_batches(rank)
+                ]
+            )
         )

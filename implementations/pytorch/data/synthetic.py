@@ -30,10 +30,10 @@ def synthetic_step(
     The shapes follow from the length index, so no sample is read. `vocabulary` is the vocabulary size.
     """
     rng = np.random.default_rng(number)
-    whole = order.global_batch(number)
+    global_batch = order.global_batch(number)
     batches = []
-    for part, layout in order.layouts(whole, rank, masked_slots):
-        counts = zip(whole.lengths[part].tolist(), whole.masked_counts[part].tolist(), strict=True)
+    for part, layout in order.layouts(global_batch, rank, masked_slots):
+        counts = zip(global_batch.lengths[part].tolist(), global_batch.masked_counts[part].tolist(), strict=True)
         samples = [synthetic_sample(length, masked, vocabulary, rng) for length, masked in counts]
         batches.append(collate(samples, *layout))
-    return Step(tuple(batches), whole)
+    return Step(tuple(batches), global_batch)

@@ -145,7 +145,7 @@ def fp32_bucket_mib(mib: float, wire: str) -> float:
     return mib * torch.float32.itemsize / WIRE_TYPES[wire].itemsize
 
 
-def synchronised(
+def wrap_ddp(
     model: nn.Module,
     device: torch.device,
     clipping: Clipping | None = None,

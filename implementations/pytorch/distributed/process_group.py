@@ -107,19 +107,19 @@ class Processes:
         """Whether this is rank 0, which writes logs. Not collective."""
         return self.rank == 0
 
-    def total(self, values: list[float]) -> list[float]:
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
         """Return element-wise sums over all ranks, computed in float64."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         return [float(x) for x in tensor.tolist()]
 
-    def begin_total(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
+    def all_reduce_sum_async(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
         """Start to sum a tensor over all ranks in place; wait for the returned handle before reading it."""
         work: dist.Work | None = dist.all_reduce(tensor, group=group, async_op=True)
         assert work is not None
         return work
 
-    def most(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         """Return the maximum of all ranks' numbers (int64)."""
         tensor = torch.tensor(number, dtype=torch.int64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
@@ -130,7 +130,7 @@ class Processes:
         # JSON instead of pickle (all_gather_object): data that comes over the network is not executed. Padding with
         # spaces to the longest text keeps it valid JSON.
         content = json.dumps(value).encode("ascii")
-        longest = self.most(len(content))
+        longest = self.all_reduce_max(len(content))
         by_rank = torch.empty((self.ranks, longest), dtype=torch.uint8, device=self.device)
         dist.all_gather(list(by_rank), self._bytes(content.ljust(longest)))
         return [json.loads(bytes(row)) for row in by_rank.cpu().numpy()]
@@ -138,7 +138,7 @@ class Processes:
     def broadcast(self, value: Any, source: int) -> Any:
         """Return rank `source`'s JSON-serialisable value on all ranks; the other ranks' values are ignored."""
         content = json.dumps(value).encode("ascii") if self.rank == source else b""
-        tensor = self._bytes(content.ljust(self.most(len(content))))
+        tensor = self._bytes(content.ljust(self.all_reduce_max(len(content))))
         dist.broadcast(tensor, src=source)
         return json.loads(bytes(tensor.cpu().numpy()))
 
@@ -160,7 +160,7 @@ def cpu_group() -> dist.ProcessGroup:
 
 
 @contextmanager
-def rehearsed(rank: int, ranks: int) -> Iterator["RehearsedProcesses"]:
+def rehearsal_process_group(rank: int, ranks: int) -> Iterator["RehearsedProcesses"]:
     """Simulate a process group of `ranks` ranks on the CPU in which only this process exists; nothing is sent."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # imported here: only rehearsals need it
 
@@ -174,14 +174,14 @@ def rehearsed(rank: int, ranks: int) -> Iterator["RehearsedProcesses"]:
 class RehearsedProcesses(Processes):
     """Processes of a simulated group: collectives return what they would if all ranks had this rank's values."""
 
-    def total(self, values: list[float]) -> list[float]:
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
         return [value * self.ranks for value in values]
 
-    def begin_total(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
+    def all_reduce_sum_async(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
         tensor.mul_(self.ranks)
-        return super().begin_total(tensor, group)  # the fake backend leaves the tensor unchanged
+        return super().all_reduce_sum_async(tensor, group)  # the fake backend leaves the tensor unchanged
 
-    def most(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         return number
 
     def gather(self, value: Any) -> list[Any]:
@@ -192,7 +192,7 @@ class RehearsedProcesses(Processes):
 
 
 @contextmanager
-def joined(config: RunConfig) -> Iterator[Processes]:
+def init_distributed(config: RunConfig) -> Iterator[Processes]:
     """Initialise the process group from torchrun's environment (NCCL on a GPU, gloo on a CPU), then destroy it.
 
     Also sets the CUDA device and stream, or the number of CPU threads. Raises UsageError if `launch.device` is cuda and
@@ -232,7 +232,7 @@ def _num_threads(config: RunConfig) -> int:
 
 
 @contextmanager
-def alone(device: torch.device) -> Iterator[Processes]:
+def single_process(device: torch.device) -> Iterator[Processes]:
     """Initialise a process group of this process only (world size 1), then destroy it."""
     if device.type == "cuda":
         _use_non_default_stream(device)

@@ -28,7 +28,7 @@ from implementations.pytorch.distributed.process_group import Processes, run_sto
 from implementations.pytorch.phase_clock import PhaseClock
 from podium.config.run_folder import RunFolder
 from podium.core.clock import AwakeClock
-from podium.core.errors import Saved, WorkError
+from podium.core.errors import StoppedAfterSaving, WorkError
 from podium.launch.progress_watch import Heartbeats, heartbeat_interval
 from podium.launch.timeouts import saving_seconds
 
@@ -81,7 +81,7 @@ def describe_stall(before: Sequence[Heartbeat], after: Sequence[Heartbeat], seco
     )
 
 
-class Watch:
+class Watchdog:
     """Send this rank's heartbeats and watch those of the others. Use as a context manager around training."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Watch:
         self._thread.join(timeout=1.0)  # it may be blocked by a store that has gone
         self._launcher_heartbeats.close()
 
-    def alive(self, items: Iterable[Item]) -> Iterator[Item]:
+    def track_progress(self, items: Iterable[Item]) -> Iterator[Item]:
         """Iterate over items and count each one as progress of this rank.
 
         Ranks may have different numbers of items, so items do not count as laps, which are compared between ranks. The
@@ -161,7 +161,7 @@ class Watch:
         # Progress is read again: this rank may have continued while the heartbeats were compared.
         if message is None or self._clock.laps + self._items_done != last_progress or self._closed.is_set():
             return
-        self._folder.tell_failure(WorkError(message), final=False)
+        self._folder.write_failure(WorkError(message), final=False)
         print(f"rank {self._processes.rank}: {message}; this rank is at", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(sys.stderr)
         # Not sys.exit: the main thread is blocked in a collective, and a normal exit would wait for it.
@@ -173,7 +173,7 @@ class Watch:
         return [Heartbeat(**json.loads(self._status_store.get(str(rank)))) for rank in range(self._processes.ranks)]
 
 
-def join_board(processes: Processes) -> StatusStore | None:
+def connect_status_store(processes: Processes) -> StatusStore | None:
     """Open a separate connection to the run's store; None for a single process or without torchrun.
 
     Separate, since the watchdog thread must not wait for a connection on which the main thread is blocked.
@@ -197,7 +197,7 @@ class StopRequest:
     # reads it there.
 
     def __init__(self, grace_seconds: float | None = None) -> None:
-        self.asked = False
+        self.requested = False
         self._grace_seconds = saving_seconds() if grace_seconds is None else grace_seconds
         self._left = threading.Event()
 
@@ -222,11 +222,11 @@ class StopRequest:
         """Read signal numbers from the wake-up pipe until SIGTERM arrives or the pipe is closed."""
         while number := os.read(self._read, 1):
             if number[0] == signal.SIGTERM:
-                self.asked = True
+                self.requested = True
                 if not self._left.wait(self._grace_seconds):
                     reason = f"SIGTERM received, but not stopped within {self._grace_seconds:g} seconds: exiting now"
                     with suppress(OSError):
                         # os.write instead of print: the main thread may hold the lock of sys.stderr.
                         os.write(2, f"process {os.getpid()}: {reason}\n".encode())
-                    os._exit(Saved.exit_code)
+                    os._exit(StoppedAfterSaving.exit_code)
                 return

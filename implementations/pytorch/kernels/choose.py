@@ -24,10 +24,10 @@ def load_kernels(name: str) -> Kernels:
     """Return the kernels of a resolved name. `compiled` selects the eager ones, which the model compiles itself."""
     # Imported only when chosen: Triton is not installed on machines without a GPU, and numba starts its threads.
     if name == "numba":
-        from implementations.pytorch.kernels.cpu.common import use_torchs_threads
+        from implementations.pytorch.kernels.cpu.common import use_torch_num_threads
         from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 
-        use_torchs_threads()
+        use_torch_num_threads()
         return NUMBA
     if name == "triton":
         from implementations.pytorch.kernels.gpu.kernel_set import TRITON

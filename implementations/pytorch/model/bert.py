@@ -25,12 +25,12 @@ from implementations.pytorch.model.linear import Linear
 
 
 @dataclass(frozen=True)
-class Making:
+class ModelOptions:
     """Options for how the model is computed; they change its results only by rounding."""
 
     attention: str = "grouped"  # name of the attention backend
     kernels: Kernels = EAGER
-    compiles: bool = False  # whether torch.compile fuses the element-wise operations of each layer
+    use_torch_compile: bool = False  # whether torch.compile fuses the element-wise operations of each layer
     # `needed`: after its attention the last layer computes only masked and [CLS] tokens, the only ones that the heads
     # read. `all`: it computes every token.
     last_layer: str = "needed"
@@ -68,18 +68,20 @@ class Embeddings(nn.Module):
 class Layer(nn.Module):
     """Encoder layer: self-attention and feed-forward, each followed by dropout, residual and LayerNorm."""
 
-    def __init__(self, size: Size, making: Making) -> None:
+    def __init__(self, size: Size, model_options: ModelOptions) -> None:
         super().__init__()
         self.heads, self.head_size = size.heads, size.head_size
-        self.attention, self.kernels = making.attention, making.kernels
-        self.qkv = making.linear(size.hidden, 3 * size.hidden)  # one product instead of three
-        self.attention_output = making.linear(size.hidden, size.hidden)
+        self.attention, self.kernels = model_options.attention, model_options.kernels
+        self.qkv = model_options.linear(size.hidden, 3 * size.hidden)  # one product instead of three
+        self.attention_output = model_options.linear(size.hidden, size.hidden)
         self.attention_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
-        self.intermediate = making.linear(size.hidden, size.feed_forward)
-        self.output = making.linear(size.feed_forward, size.hidden)
+        self.intermediate = model_options.linear(size.hidden, size.feed_forward)
+        self.output = model_options.linear(size.feed_forward, size.hidden)
         self.output_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
         self.after_attention = (
-            torch.compile(_after_attention, dynamic=True, fullgraph=True) if making.compiles else _after_attention
+            torch.compile(_after_attention, dynamic=True, fullgraph=True)
+            if model_options.use_torch_compile
+            else _after_attention
         )
 
     def forward(self, x_TD: Tensor, batch: RaggedBatch, probability: float, needed: Tensor | None) -> Tensor:
@@ -123,13 +125,15 @@ class MaskedLMHead(nn.Module):
 class BertForPreTraining(nn.Module):
     """BERT encoder with masked-LM and next-sentence heads; `vocabulary` is the vocabulary size V."""
 
-    def __init__(self, size: Size, vocabulary: int, *, dropout_probability: float, making: Making = Making()) -> None:
+    def __init__(
+        self, size: Size, vocabulary: int, *, dropout_probability: float, model_options: ModelOptions = ModelOptions()
+    ) -> None:
         super().__init__()
-        self.size, self.vocabulary, self.making = size, vocabulary, making
+        self.size, self.vocabulary, self.model_options = size, vocabulary, model_options
         self.dropout_probability = dropout_probability
-        self.embeddings = Embeddings(size, vocabulary, making.kernels)
-        self.layers = nn.ModuleList(Layer(size, making) for _ in range(size.layers))
-        self.masked_lm = MaskedLMHead(size, vocabulary, making.kernels)
+        self.embeddings = Embeddings(size, vocabulary, model_options.kernels)
+        self.layers = nn.ModuleList(Layer(size, model_options) for _ in range(size.layers))
+        self.masked_lm = MaskedLMHead(size, vocabulary, model_options.kernels)
         self.pooler = nn.Linear(size.hidden, size.hidden)
         self.next_sentence = nn.Linear(size.hidden, 2)
         initialize(self, size)
@@ -141,7 +145,7 @@ class BertForPreTraining(nn.Module):
         x_TD = self.embeddings(batch, probability)
         for layer in self.layers[:-1]:
             x_TD = layer(x_TD, batch, probability, None)
-        if self.making.last_layer == "needed":
+        if self.model_options.last_layer == "needed":
             x_ND = self.layers[-1](x_TD, batch, probability, torch.cat([masked, first]))
             x_MD, first_SD = x_ND.split([len(masked), len(first)])
         else:

@@ -49,7 +49,7 @@ def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
         group["lr"].copy_(rate)
 
 
-def used(optimizer: Optimizer, settings: OptimizerSettings) -> UsedOptimizer:
+def describe_optimizer(optimizer: Optimizer, settings: OptimizerSettings) -> UsedOptimizer:
     """Return the hyper-parameters in use for the log; betas, epsilon and weight decay are read from the optimizer.
 
     The first parameter group is the source: it holds the weight matrices, which have weight decay.

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.bert.length_index import FILE
 from implementations.pytorch.bench.loader import drop_from_page_cache
-from implementations.pytorch.distributed.process_group import keep_freed_memory, rehearsed
+from implementations.pytorch.distributed.process_group import keep_freed_memory, rehearsal_process_group
 from implementations.pytorch.rehearse.settings import left_out
 from implementations.pytorch.rehearse.trainer import (
     DEVICE_PARTS,
@@ -74,15 +74,15 @@ def rehearse(
     (default: the system's folder for temporary files) and removed.
     """
     launch = config.launch
-    require_readable([path / FILE for path in config.every_store.values()], "length index")
-    indices = {path / FILE: (path / FILE).stat().st_size for path in config.every_store.values()}
+    require_readable([path / FILE for path in config.all_stores.values()], "length index")
+    indices = {path / FILE: (path / FILE).stat().st_size for path in config.all_stores.values()}
     drop_from_page_cache([*indices])  # so that opening the stores reads from the disk, as on a freshly started node
     torch.set_num_threads(launch.threads)
     keep_freed_memory()
     disk, requested = bytes_read()
     with (
         tempfile.TemporaryDirectory(prefix="podium_", dir=folder) as run_folder,
-        rehearsed(rank, launch.ranks) as processes,
+        rehearsal_process_group(rank, launch.ranks) as processes,
     ):
         trainer = RehearsalTrainer(config, processes, RunFolder(Path(run_folder)), steps)
         trainer.rehearse()

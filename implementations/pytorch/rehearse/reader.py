@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.samples import Samples, offsets_of
 from benchmarks.bert.shard import STORED_DTYPE
-from benchmarks.bert.store_reader import BulkReader, byte_ranges
+from benchmarks.bert.store_reader import BulkReader, coalesce_ranges
 
 VOCABULARY_SIZE = 512  # of the synthetic tokens
 
@@ -15,14 +15,14 @@ class SyntheticReader(BulkReader):
 
     def gather(self, indices: NDArray[np.int64]) -> Samples:
         """Return random samples with the token counts of the samples with these indices [n]."""
-        places = self._find(indices)
+        places = self._locate(indices)
         return synthetic_samples(places.lengths.astype(np.int64), places.masked_counts.astype(np.int64))
 
-    def will_need(self, indices: NDArray[np.int64]) -> int:
+    def prefetch(self, indices: NDArray[np.int64]) -> int:
         """Return the bytes that a reader would request, as if all records were in one shard."""
-        places = self._find(indices)
+        places = self._locate(indices)
         starts = places.starts + self._firsts[places.shards] * STORED_DTYPE.itemsize
-        return sum(length for _, length in byte_ranges(starts, starts + places.sizes))
+        return sum(length for _, length in coalesce_ranges(starts, starts + places.sizes))
 
 
 def synthetic_samples(

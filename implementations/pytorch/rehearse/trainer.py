@@ -13,7 +13,7 @@ from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.build_run import build_stepper, replays_graphs, warm_up
 from implementations.pytorch.data.batch import RaggedBatch
-from implementations.pytorch.data.exchange import ExchangeReader, Plan
+from implementations.pytorch.data.exchange import ExchangePlan, ExchangeReader
 from implementations.pytorch.data.loader import Loader, Prefetcher
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.distributed.process_group import Processes
@@ -127,13 +127,13 @@ class RehearsalTrainer(Trainer):
 
     def _synthesise_received_samples(self, reader: ExchangeReader) -> None:
         """Generate the samples that other ranks would send, since there are no other ranks."""
-        samples, passed_on = reader.samples, reader.pass_on
+        samples, passed_on = reader.samples, reader.exchange_samples
 
-        def pass_on(plan: Plan, read: Samples) -> Samples:
+        def exchange_samples(plan: ExchangePlan, read: Samples) -> Samples:
             passed_on(plan, read)
             return samples.gather(plan.arriving)
 
-        vars(reader)["pass_on"] = pass_on
+        vars(reader)["exchange_samples"] = exchange_samples
 
     def _read_evaluation_batches(
         self, reader: Callable[[SampleStore], BulkReader] = SyntheticReader
@@ -147,10 +147,11 @@ class RehearsalTrainer(Trainer):
 
     def _step(self, step: Step) -> None:
         super()._step(step)
-        whole, sample_bytes = step.whole, 0
-        for part in whole.micro_batches(self.processes.rank):
+        global_batch, sample_bytes = step.global_batch, 0
+        for part in global_batch.micro_batches(self.processes.rank):
             sample_bytes += (
-                int(record_lengths(whole.lengths[part], whole.masked_counts[part]).sum()) * STORED_DTYPE.itemsize
+                int(record_lengths(global_batch.lengths[part], global_batch.masked_counts[part]).sum())
+                * STORED_DTYPE.itemsize
             )
         self.sample_bytes.append(sample_bytes)
         if len(self.sample_bytes) == self._steps:

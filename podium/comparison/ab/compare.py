@@ -14,7 +14,7 @@ from podium.comparison.ab.operands import Difference, Side, differences, logged,
 from podium.comparison.ab.significance import Fewer, Summary, Welch, compare, fewer, summary
 from podium.core.console import print_line, result_table, text_table
 from podium.core.errors import UsageError
-from podium.core.text import cut, listed, printable
+from podium.core.text import format_list, printable, truncate
 from podium.mllog.run import Run
 
 
@@ -172,7 +172,7 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
             yield f"{name} has few runs ({runs}): a test of so few sees nothing but large differences"
         mixed = unequal({**side.settings, **side.facts})
         if mixed:
-            yield f"{name}'s runs are not of one setting: they differ in {listed(mixed, MOST_KEYS)}"
+            yield f"{name}'s runs are not of one setting: they differ in {format_list(mixed, MOST_KEYS)}"
     for quantity in quantities:
         for name, side, found in (("A", a, quantity.a), ("B", b, quantity.b)):
             if 0 < found.n < len(converged(side)):
@@ -184,7 +184,7 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
                 )
     things = [one.key for one in differing if one.key != RECIPE]
     if len(things) > 1:
-        keys = listed(things, MOST_KEYS)
+        keys = format_list(things, MOST_KEYS)
         yield f"the sides differ in {len(things)} things, and the test does not tell which of them it is: {keys}"
 
 
@@ -302,7 +302,7 @@ def _differences(differing: tuple[Difference, ...]) -> Table:
 
 
 def _values(values: tuple[str, ...]) -> str:
-    return cut(printable(", ".join(values)), LONGEST_VALUE)
+    return truncate(printable(", ".join(values)), LONGEST_VALUE)
 
 
 def _side_json(side: Side) -> dict[str, Any]:

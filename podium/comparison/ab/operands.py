@@ -22,7 +22,7 @@ from podium.comparison.result import Result
 from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError, attempt
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER
-from podium.core.text import listed, one_line
+from podium.core.text import format_list, one_line
 from podium.mllog.run import Run
 from podium.run.records import (
     REPLACED,
@@ -144,7 +144,7 @@ def _only_pair(alike: Sequence[tuple[Run, RunRecord]]) -> tuple[Run, RunRecord] 
 
 def _is_of(run: Run, record: RunRecord) -> bool:
     """Whether a log is of this run, and not of another with its seed: by the samples and the seconds of its totals."""
-    seconds, samples = record.total("seconds"), record.total("samples")
+    seconds, samples = record.summary_number("seconds"), record.summary_number("samples")
     if seconds is None or samples is None or run.seconds is None:
         return False
     return abs(run.seconds - seconds) <= CLOCKS and run.train_samples == samples
@@ -298,7 +298,7 @@ def find_side(asked: str, results: Sequence[Result], readers: Readers) -> Side:
     if side is not None:
         return side
     code = known_code(readers.home)
-    made = f"; code with runs: {listed(code)}" if code else ""
+    made = f"; code with runs: {format_list(code)}" if code else ""
     raise UsageError(
         f"--ab {asked!r}: there is no such result, path or commit. Name a result by SYSTEM, SUBMITTER/SYSTEM or "
         f"ROUND/SUBMITTER/SYSTEM ({len(results):,} are read), a folder of results, a set of runs "
@@ -321,7 +321,7 @@ def _by_path(asked: str, readers: Readers) -> Side | None:
         latest = [str(folder) for folder in reversed(sets)]
         raise UsageError(
             f"--ab {asked!r}: holds {len(sets):,} sets of runs; name one, or several with commas between them or by a "
-            f"pattern: {listed(latest)}"
+            f"pattern: {format_list(latest)}"
         )
     return _of_result(asked, readers.results(path), readers)
 
@@ -343,12 +343,12 @@ def _by_code(asked: str, readers: Readers) -> Side | None:
     made = made_by(code.lower(), commit, readers.home)
     own = [run for run in made if not system or run.system.casefold() == system.casefold()]
     if not own:
-        others = f" (it has of {listed(sorted({run.system for run in made}))})" if made else ""
+        others = f" (it has of {format_list(sorted({run.system for run in made}))})" if made else ""
         known = known_code(readers.home)
         raise UsageError(
             f"--ab {asked!r}: {readers.home.runs} has no run{f' of {system}' if made else ''} that "
             f"{f'commit {commit[:12]}' if commit else 'this code'} made{others}"
-            f"{'' if made else f'; code with runs: {listed(known)}' if known else ''}"
+            f"{'' if made else f'; code with runs: {format_list(known)}' if known else ''}"
         )
     _require_one_system(asked, own, f"{code}:")
     _require_one_code(asked, own)
@@ -359,7 +359,7 @@ def _by_code(asked: str, readers: Readers) -> Side | None:
 def _require_one_system(asked: str, own: Sequence[RunRecord], before: str = "") -> None:
     systems = sorted({str(run.path.parents[1]) for run in own})
     if len(systems) > 1:
-        choices = listed([before + Path(one).name if before else one for one in systems])
+        choices = format_list([before + Path(one).name if before else one for one in systems])
         raise UsageError(f"--ab {asked!r}: is runs on {len(systems)} systems; name one of them: {choices}")
 
 
@@ -368,7 +368,7 @@ def _require_one_code(asked: str, own: Sequence[RunRecord]) -> None:
     if len(codes) > 1:
         raise UsageError(
             f"--ab {asked!r}: these runs are of {len(codes)} versions of the code (files were changed); name one by "
-            f"its hash: {listed(codes)}"
+            f"its hash: {format_list(codes)}"
         )
 
 
@@ -377,8 +377,8 @@ def _require_one_configuration(asked: str, own: Sequence[RunRecord]) -> None:
     if different:
         sets = list(dict.fromkeys(str(run.set_folder) for run in own))
         raise UsageError(
-            f"--ab {asked!r}: these runs are not of one configuration (they differ in {listed(different)}); name a "
-            f"set of them: {listed(sets)}"
+            f"--ab {asked!r}: these runs are not of one configuration (they differ in {format_list(different)}); "
+            f"name a set of them: {format_list(sets)}"
         )
 
 
@@ -394,7 +394,7 @@ def _options(found: Sequence[Result]) -> list[str]:
 
 def _of_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
     if len(found) > 1:
-        names = listed(_options(found))
+        names = format_list(_options(found))
         raise UsageError(f"--ab {asked!r}: is {len(found):,} results; name one of them: {names}")
     result = found[0]
     runs, notes = _once(result.runs)

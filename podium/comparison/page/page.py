@@ -27,9 +27,9 @@ from podium.comparison.page.tables import cost_table, oddities_table, results_ta
 from podium.comparison.result import Result
 from podium.comparison.table import families as scaling_families
 from podium.comparison.table import own_sentences
-from podium.core.console import tell
+from podium.core.console import print_message
 from podium.core.errors import PodiumError
-from podium.core.files import make_folder, user_cache_folder, write_whole
+from podium.core.files import make_folder, user_cache_folder, write_atomically
 from podium.html.chart import Chart, standalone_svg
 from podium.html.page import Facts, Part, Points, Section, Text, page
 
@@ -168,7 +168,7 @@ def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
     written = []
     for name, chart in charts_by_name(comparison).items():
         path = folder / f"{name}.svg"
-        write_whole(path, standalone_svg(chart))
+        write_atomically(path, standalone_svg(chart))
         written.append(path)
     return written
 
@@ -182,7 +182,7 @@ def main() -> None:
         for path in write_pictures(gather(given.paths, RunCache(user_cache_folder())), given.folder):
             print(path)
     except PodiumError as error:
-        tell(str(error))
+        print_message(str(error))
         sys.exit(error.exit_code)
 
 

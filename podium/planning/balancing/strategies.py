@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.bert.lengths import usual_masked_counts
+from benchmarks.bert.lengths import reference_masked_counts
 from podium.planning.balancing.indexed import indexed
 from podium.planning.balancing.interface import Assignment, Deal
 from podium.planning.balancing.packed import packed
@@ -66,7 +66,7 @@ class Strategy:
             return 0.0
         samples = np.bincount(lengths)
         kinds = np.arange(len(samples))
-        return int((2 * kinds + 4 * usual_masked_counts(kinds) + 3) @ samples) / deal.parts * (peers - 1)
+        return int((2 * kinds + 4 * reference_masked_counts(kinds) + 3) @ samples) / deal.parts * (peers - 1)
 
 
 STRATEGIES: dict[str, Strategy] = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bert.lengths import usual_masked_counts
-from benchmarks.bert.manifest import LENGTHS_ALONE
+from benchmarks.bert.lengths import reference_masked_counts
+from benchmarks.bert.manifest import LENGTH_INDEX_ONLY
 from benchmarks.bert.preparation.settings import SHORTEST_LENGTH
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_tiny_samples
 from benchmarks.bert.rules import TARGET_ACCURACY
@@ -135,7 +135,7 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
     path = config.data.store
     if path is not None and path.exists():
-        return _of_store(SampleStore(path, LENGTHS_ALONE))
+        return _of_store(SampleStore(path, LENGTH_INDEX_ONLY))
     if path is not None:
         unsure.append(f"data.store {path} is not on this machine, so lengths are taken to be Wikipedia's")
     elif config.size == "tiny" or config.data.kind == "text":
@@ -158,7 +158,7 @@ def _phases(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tupl
     found = []
     for number, phase in enumerate(config.phases):
         if phase.store is not None and phase.store.exists():
-            own = _of_store(SampleStore(phase.store, LENGTHS_ALONE))
+            own = _of_store(SampleStore(phase.store, LENGTH_INDEX_ONLY))
         elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.longest:
             unsure.append(
                 f"samples of phases.{number} are taken to be those of {lengths.longest} tokens, cut into pieces of "
@@ -177,7 +177,7 @@ def _cut(lengths: Lengths, longest: int, most_masked: int) -> Lengths:
     """Samples made of the same text for a shorter length: as many whole ones as fit, and what remains."""
     whole, rest = np.divmod(lengths.tokens, longest)
     tokens = np.concatenate([np.full(int(whole.sum()), longest), rest[rest >= SHORTEST_LENGTH]])
-    return Lengths(tokens, np.minimum(usual_masked_counts(tokens), most_masked), longest)
+    return Lengths(tokens, np.minimum(reference_masked_counts(tokens), most_masked), longest)
 
 
 def _samples(config: RunConfig, unsure: list[str]) -> Estimate:

@@ -8,7 +8,7 @@ are runs that were republished unchanged in 2.1, and MosaicML's two open systems
 from collections.abc import Sequence
 from functools import cache
 
-from benchmarks.bert.lengths import quantiles, usual_masked_counts, wikipedia_histogram
+from benchmarks.bert.lengths import quantiles, reference_masked_counts, wikipedia_histogram
 from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_samples
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.plan import HALF, Clipping, Lengths, Machine, Plan, published_costs
@@ -56,7 +56,7 @@ def all_samples(runs: Sequence[PublishedRun]) -> list[SamplesToTarget]:
 def wikipedia() -> Lengths:
     """The lengths of Wikipedia's samples, for which those at evenly spaced quantiles stand."""
     tokens = quantiles(wikipedia_histogram(), POOL)
-    return Lengths(tokens, usual_masked_counts(tokens))
+    return Lengths(tokens, reference_masked_counts(tokens))
 
 
 def plan_of(run: PublishedRun | PublishedScore, constants: Constants, published: Sequence[SamplesToTarget]) -> Plan:

@@ -1,7 +1,7 @@
 """Checks of the files of a package: the code that made the results, unexpected entries, and names valid in git."""
 
 from podium.core.finding import Finding
-from podium.core.text import quoted
+from podium.core.text import short_repr
 from podium.mllog.results_tree import folders
 from podium.mllog.rulesets import Ruleset
 from podium.run.set_record import SET
@@ -88,11 +88,11 @@ def _check_unknown_entries(checked: CheckedPackage, ruleset: Ruleset) -> Finding
     for folder in checked.package.results:
         name, location = folder.benchmark, checked.package.relative(folder.path)
         if name != "bert" and name.strip().casefold() == "bert":
-            message = f"{quoted(name)} is not checked as results of BERT; rename the folder to bert"
+            message = f"{short_repr(name)} is not checked as results of BERT; rename the folder to bert"
             yield Finding.error(location, "benchmark_unknown", message)
         elif name != "bert" and checked.package.systems:
             near = " (the folder of BERT is named bert)" if name.casefold() in ("bert-large", "bert_large") else ""
-            message = f"results of {quoted(name)} were not checked: Podium checks bert only{near}"
+            message = f"results of {short_repr(name)} were not checked: Podium checks bert only{near}"
             yield Finding.warning(location, "benchmark_unknown", message)
 
 

@@ -11,7 +11,7 @@ from mlperf_logging.mllog import constants
 from benchmarks.bert.rules import CLOSED_EVALUATION_SAMPLES, TARGET_ACCURACY, evaluation_interval
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.text import quoted
+from podium.core.text import short_repr
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import as_number
 from podium.mllog.write import UsedOptimizer
@@ -27,7 +27,9 @@ def _check_evaluation_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         if log_is_whole(run):
             yield run.error("eval_samples", "there is no eval_samples; log the number of evaluation samples")
     elif (samples := as_number(event.value)) is None:
-        yield run.error("eval_samples", f"eval_samples is {quoted(event.value)}; it must be a number of samples", event)
+        yield run.error(
+            "eval_samples", f"eval_samples is {short_repr(event.value)}; it must be a number of samples", event
+        )
     elif run.closed and samples != CLOSED_EVALUATION_SAMPLES:
         message = f"eval_samples is {samples:,.0f}; in the closed division it is {CLOSED_EVALUATION_SAMPLES:,}"
         yield run.error("eval_samples", message, event)
@@ -46,7 +48,9 @@ def _check_accuracies(run: CheckedRun, ruleset: Ruleset) -> Findings:
     for event in events:
         accuracy = as_number(event.value)
         if accuracy is None or not 0 <= accuracy <= 1:
-            yield run.error("eval_accuracy", f"eval_accuracy is {quoted(event.value)}; it must be from 0 to 1", event)
+            yield run.error(
+                "eval_accuracy", f"eval_accuracy is {short_repr(event.value)}; it must be from 0 to 1", event
+            )
         elif accuracy == 1:
             message = f"eval_accuracy is 1.0, which is not counted: the target is {TARGET_ACCURACY} ≤ accuracy < 1"
             yield run.warning("eval_accuracy", message, event)
@@ -104,7 +108,7 @@ def _check_train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         return
     trained = as_number(event.value)
     if trained is None or trained <= 0:
-        message = f"train_samples is {quoted(event.value)}; it must be a number of samples above 0"
+        message = f"train_samples is {short_repr(event.value)}; it must be a number of samples above 0"
         yield run.error("train_samples", message, event)
         return
     reached = log.passing or (log.evaluations[-1] if log.evaluations else None)
@@ -164,7 +168,7 @@ def _check_division(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if event is None:
         yield run.error("division", "there is no submission_division; log closed or open")
     elif found not in DIVISIONS:
-        message = f"submission_division is {quoted(event.value)}; allowed are closed and open in lower case"
+        message = f"submission_division is {short_repr(event.value)}; allowed are closed and open in lower case"
         yield run.error("division", message, event)
     elif described in DIVISIONS and found != described:
         message = f"submission_division is {found}, but the system's description has {described}"
@@ -183,7 +187,7 @@ def _check_logged_names(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log, system = run.log, run.system or {}
     if log.text("submission_benchmark") != "bert":
         event = log.first("submission_benchmark")
-        found = quoted(event.value) if event is not None else "missing"
+        found = short_repr(event.value) if event is not None else "missing"
         yield run.error("benchmark", f"submission_benchmark is {found}; it must be bert", event)
     for key, rule, required in (
         ("submission_org", "org", ruleset.log_names),
@@ -195,20 +199,20 @@ def _check_logged_names(run: CheckedRun, ruleset: Ruleset) -> Findings:
             if required:
                 yield run.error(rule, f"there is no {key}; ruleset {ruleset.name} requires it")
         elif not isinstance(event.value, str) or not event.value.strip():
-            yield run.error(rule, f"{key} is {quoted(event.value)}; log a name", event)
+            yield run.error(rule, f"{key} is {short_repr(event.value)}; log a name", event)
         elif PLACEHOLDER in event.value:
-            yield run.warning(rule, f"{key} is {quoted(event.value)}: a placeholder; log the actual name", event)
+            yield run.warning(rule, f"{key} is {short_repr(event.value)}: a placeholder; log the actual name", event)
     org, submitter = log.text("submission_org"), system.get("submitter")
     if org and isinstance(submitter, str) and PLACEHOLDER not in org and org.casefold() != submitter.casefold():
-        message = f"submission_org is {quoted(org)}, but the system's submitter is {quoted(submitter)}"
+        message = f"submission_org is {short_repr(org)}, but the system's submitter is {short_repr(submitter)}"
         yield run.warning("org_differs", message, log.first("submission_org"))
     status, described = log.text("submission_status"), system.get("status")
     if status is not None and status not in STATUS_OF_LOG:
         allowed = ", ".join(STATUS_OF_LOG)
-        message = f"submission_status is {quoted(status)}; allowed are {allowed}"
+        message = f"submission_status is {short_repr(status)}; allowed are {allowed}"
         yield run.error("log_status", message, log.first("submission_status"))
     elif status is not None and isinstance(described, str) and described.casefold() not in STATUS_OF_LOG[status]:
-        message = f"submission_status is {status}, but the system's description has {quoted(described)}"
+        message = f"submission_status is {status}, but the system's description has {short_repr(described)}"
         yield run.warning("status_differs", message, log.first("submission_status"))
 
 
@@ -220,7 +224,7 @@ def _check_seeds(run: CheckedRun, ruleset: Ruleset) -> Findings:
     for event in events:
         number = as_number(event.value)
         if number is None or number != int(number):
-            yield make("seed_missing", f"the seed {quoted(event.value)} is not an integer", event)
+            yield make("seed_missing", f"the seed {short_repr(event.value)} is not an integer", event)
 
 
 def _check_conflicting_values(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -230,8 +234,8 @@ def _check_conflicting_values(run: CheckedRun, ruleset: Ruleset) -> Findings:
             other = next((event for event in events if event.value != events[0].value), None)
             if other is not None:
                 message = (
-                    f"{key} is {quoted(other.value)} here and {quoted(events[0].value)} in line {events[0].line}; log "
-                    f"one value"
+                    f"{key} is {short_repr(other.value)} here and {short_repr(events[0].value)} in line "
+                    f"{events[0].line}; log one value"
                 )
                 yield run.error("logged_twice", message, other)
 
@@ -242,7 +246,7 @@ def _check_ranges(run: CheckedRun, ruleset: Ruleset) -> Findings:
         if event is not None:
             number = as_number(event.value)
             if number is None or not is_allowed(number):
-                yield run.error("setting", f"{key} is {quoted(event.value)}; it must be {allowed}", event)
+                yield run.error("setting", f"{key} is {short_repr(event.value)}; it must be {allowed}", event)
 
 
 def _check_weight_decay(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -283,7 +287,7 @@ def _check_contradictions(run: CheckedRun, ruleset: Ruleset) -> Findings:
             yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
     names = [event.value for event in log.all("opt_name") if isinstance(event.value, str)]
     if run.closed and any(name.casefold() != "lamb" for name in names):
-        message = f"opt_name is {quoted(names[0])}; in the closed division it must be lamb"
+        message = f"opt_name is {short_repr(names[0])}; in the closed division it must be lamb"
         yield run.error("optimizer", message, log.first("opt_name"))
 
 
@@ -319,9 +323,11 @@ def check_configured(run: CheckedRun, configurations: Mapping[int, RunConfig]) -
     for key, expected in _expected_lines(config):
         event = run.log.first(key)
         if event is None:
-            yield run.error("not_as_configured", f"{key} is not logged; the run was configured with {quoted(expected)}")
+            yield run.error(
+                "not_as_configured", f"{key} is not logged; the run was configured with {short_repr(expected)}"
+            )
         elif event.value != expected:
-            message = f"{key} is {quoted(event.value)}, but the run was configured with {quoted(expected)}"
+            message = f"{key} is {short_repr(event.value)}, but the run was configured with {short_repr(expected)}"
             yield run.error("not_as_configured", message, event)
 
 

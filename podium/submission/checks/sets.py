@@ -10,11 +10,11 @@ from benchmarks.bert.rules import RUNS
 from podium.core.errors import attempt
 from podium.core.files import sha256_of
 from podium.core.finding import Finding
-from podium.core.text import quoted
+from podium.core.text import short_repr
 from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.run.records import REPLACED, RUN_NAME
-from podium.run.results import BENCHMARK, held_set
+from podium.run.results import BENCHMARK, read_published_set
 from podium.run.set_record import SET, read_set
 from podium.submission.checks.context import CheckedRun, CheckedSet, Findings
 from podium.submission.checks.runs import RANGES
@@ -53,7 +53,7 @@ def _check_file_names(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     first = 0 if 0 in numbers else 1
     beyond = sorted(numbers - set(range(first, first + max(RUNS, len(names)))))
     if odd:
-        listed = ", ".join(quoted(name) for name in odd[:3])
+        listed = ", ".join(short_repr(name) for name in odd[:3])
         yield runs.warning("result_names", f"has {listed}; results are named result_0.txt to result_9.txt")
     elif len(names) > 1 and (beyond or len(numbers) < len(names)):
         listed = f"result_{beyond[0]}.txt" if beyond else "two names with the same number"
@@ -88,7 +88,7 @@ def _check_same_settings(runs: CheckedSet, ruleset: Ruleset) -> Findings:
             if event is not None:
                 values.setdefault(_canonical(event.value), (event.value, run.log.name))
         if len(values) > 1:
-            listed = ", ".join(f"{quoted(value)} in {name}" for value, name in list(values.values())[:3])
+            listed = ", ".join(f"{short_repr(value)} in {name}" for value, name in list(values.values())[:3])
             yield runs.error("settings_differ", f"{key} is {listed}; all runs of a set must have the same value")
 
 
@@ -142,7 +142,7 @@ def _check_other_files(runs: CheckedSet, ruleset: Ruleset) -> Findings:
         of_set = path.name == SET or RUN_NAME.fullmatch(path.name) or path.name.startswith(REPLACED)
         if path.name not in ("package_checker_params", SCALING) and not (own and of_set):
             what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
-            yield runs.warning("unknown_file", f"{quoted(path.name)} is {what} that is not a result; remove it")
+            yield runs.warning("unknown_file", f"{short_repr(path.name)} is {what} that is not a result; remove it")
 
 
 def _check_scaling_file(runs: CheckedSet, ruleset: Ruleset) -> Findings:
@@ -169,7 +169,7 @@ def _check_against_set_record(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     if record.is_symlink() or not record.is_file():
         return
     if copied:
-        published = held_set(record.parent)
+        published = read_published_set(record.parent)
         recorded = published.logs if published is not None else {}
     else:
         one, problem = attempt(read_set, folder)

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from podium.config.schema import Description, Status
 from podium.core.finding import Finding, Severity
-from podium.core.text import quoted
+from podium.core.text import short_repr
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import CheckedPackage, Findings
 from podium.submission.checks.runs import DIVISIONS
@@ -45,7 +45,7 @@ def _check_descriptions(checked: CheckedPackage, ruleset: Ruleset) -> Findings:
                 named = (
                     f"the file is named {system.name}.json; field, file and folder of results must have the same name"
                 )
-                yield Finding.warning(path, "system_name", f"system_name is {quoted(found)}, but {named}")
+                yield Finding.warning(path, "system_name", f"system_name is {short_repr(found)}, but {named}")
 
 
 def _check_missing_fields(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
@@ -60,7 +60,7 @@ def _check_field_types(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -
     for name in FIELDS:
         value = fields.get(name, "")
         if not isinstance(value, str):
-            message = f"{name} is {quoted(value)}; every value must be text: write it in quotes"
+            message = f"{name} is {short_repr(value)}; every value must be text: write it in quotes"
             yield Finding(
                 "system_not_text", "error" if name in FIELDS_READ_BY_CHECKER else "warning", message, path=path
             )
@@ -69,21 +69,25 @@ def _check_field_types(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -
 def _check_values(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     division, status = fields.get("division"), fields.get("status")
     if isinstance(division, str) and division not in DIVISIONS:
-        message = f"division is {quoted(division)}; allowed are closed and open in lower case: otherwise the reference "
+        message = (
+            f"division is {short_repr(division)}; allowed are closed and open in lower case: otherwise the reference "
+        )
         yield Finding.error(path, "system_division", message + "and seed checks are skipped")
     if isinstance(status, str) and status not in STATUSES:
         known = status.casefold() in OLD_STATUSES
         if ruleset.status_checked or not known:
             severity: Severity = "error" if ruleset.status_checked else "warning"
             allowed = ", ".join(f'"{one}"' for one in STATUSES)
-            yield Finding("system_status", severity, f"status is {quoted(status)}; allowed are {allowed}", path=path)
+            yield Finding(
+                "system_status", severity, f"status is {short_repr(status)}; allowed are {allowed}", path=path
+            )
     for name in ("submitter", "system_name", "framework", "operating_system", "host_processor_model_name"):
         if isinstance(fields.get(name), str) and not fields[name].strip():
             yield Finding.warning(path, "system_empty", f"{name} is empty; fill it in")
     for name in COUNT_FIELDS:
         value = fields.get(name)
         if isinstance(value, str) and not WHOLE_NUMBER.fullmatch(value.strip()):
-            yield Finding.warning(path, "system_number", f"{name} is {quoted(value)}; it must be a whole number")
+            yield Finding.warning(path, "system_number", f"{name} is {short_repr(value)}; it must be a whole number")
 
 
 def _check_described(checked: CheckedPackage, ruleset: Ruleset) -> Findings:
@@ -103,7 +107,7 @@ def _check_submitters(checked: CheckedPackage, ruleset: Ruleset) -> Findings:
         yield Finding.warning("systems", "submitters", f"the systems have different submitters: {listed}")
     folder = checked.package.name
     if names and (checked.package.root / "results").is_dir() and folder.casefold() not in map(str.casefold, names):
-        differing = f"the package's folder is {quoted(folder)}, but the submitter is {quoted(min(names))}"
+        differing = f"the package's folder is {short_repr(folder)}, but the submitter is {short_repr(min(names))}"
         yield Finding.warning(".", "folder_name", f"{differing}; they must have the same name")
 
 

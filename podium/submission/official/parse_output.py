@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.core.finding import Finding, Severity
-from podium.core.text import cut, printable
+from podium.core.text import printable, truncate
 from podium.mllog.rulesets import Ruleset
 
 MAX_LENGTH = 400
@@ -204,7 +204,7 @@ def _strip_folder(message: str, folder: Path) -> str:
 
 def _shorten(message: str) -> str:
     """Return a message as one printable line of bounded length."""
-    return cut(printable(" ".join(message[: 4 * MAX_LENGTH].split())), MAX_LENGTH)
+    return truncate(printable(" ".join(message[: 4 * MAX_LENGTH].split())), MAX_LENGTH)
 
 
 def _limit_findings(findings: list[Finding], path: str, tool: str) -> list[Finding]:

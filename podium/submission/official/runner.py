@@ -206,7 +206,7 @@ class OfficialResults:
     scores: list[Score] = field(default_factory=list)
 
 
-def ask_official(
+def run_official_tools(
     packages: list[Package],
     root: Path,
     scratch: Path,

@@ -15,7 +15,7 @@ from pathlib import Path
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import UNFINISHED, make_folder
+from podium.core.files import PARTIAL_SUFFIX, make_folder
 from podium.core.finding import Finding, has_errors
 from podium.core.paths import CODE_FOLDER, INSTALLED
 from podium.mllog.lines import TOKEN
@@ -28,7 +28,7 @@ from podium.run.source import ADD_LICENCE, NO_LICENCE, has_licence, licence_file
 from podium.submission.checks.context import CheckedRun
 from podium.submission.checks.runs import check_configured
 from podium.submission.describe import stated, system_json
-from podium.submission.package.code import code_of, third_party, unpack
+from podium.submission.package.code import find_code, third_party, unpack
 from podium.submission.package.compare_records import RecordedRuns, describe_comparison, find_contradictions
 from podium.submission.package.data import compare_data
 from podium.submission.package.files import (
@@ -70,7 +70,7 @@ Checker = Callable[[Path, Ruleset], Sequence[Finding]]
 
 
 @dataclass(frozen=True)
-class Wish:
+class PackageRequest:
     """The options of `podium submit package`."""
 
     systems: tuple[str, ...]  # names or files of systems, sets of their runs, or their folders under results/
@@ -93,7 +93,7 @@ class BuiltPackage:
     findings: tuple[Finding, ...]
 
 
-def package(request: Wish, checker: Checker, on_progress: Callable[[str], None]) -> BuiltPackage:
+def package(request: PackageRequest, checker: Checker, on_progress: Callable[[str], None]) -> BuiltPackage:
     """Build the package OUT/ORG.
 
     Raises UsageError for invalid options and in an installation without a repository, WorkError with every reason for
@@ -107,7 +107,7 @@ def package(request: Wish, checker: Checker, on_progress: Callable[[str], None])
     out = _prepare_output(request.out)
     systems = [_select_system(system, request, on_progress) for system in request.systems]
     _check_distinct_names(systems)
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
     try:
         make_folder(temporary / request.org)
         on_progress("Writing the package")
@@ -138,7 +138,7 @@ def _prepare_output(out: Path) -> Path:
     return out
 
 
-def _select_system(system_or_runs: str, request: Wish, on_progress: Callable[[str], None]) -> SubmittedSystem:
+def _select_system(system_or_runs: str, request: PackageRequest, on_progress: Callable[[str], None]) -> SubmittedSystem:
     """Return a system's runs and configuration, with the present description in its file.
 
     Raises WorkError with every reason where the runs cannot be submitted.
@@ -177,7 +177,7 @@ def _select_system(system_or_runs: str, request: Wish, on_progress: Callable[[st
         reasons += _log_differences(selection.selected_runs, records)
     if reasons or selection is None:
         raise WorkError("\n".join(f"{now.system}: {reason}" for reason in reasons))
-    code = code_of(selection.selected_runs, records, request.allow_other_code, request.repository)
+    code = find_code(selection.selected_runs, records, request.allow_other_code, request.repository)
     found = None
     if description.division == "closed":
         on_progress("Running the official RCP checker")
@@ -213,7 +213,7 @@ def _check_distinct_names(systems: Sequence[SubmittedSystem]) -> None:
         raise UsageError(f"two systems have the description.system_name {twice}; each needs a different one")
 
 
-def _write_package(folder: Path, systems: Sequence[SubmittedSystem], request: Wish) -> None:
+def _write_package(folder: Path, systems: Sequence[SubmittedSystem], request: PackageRequest) -> None:
     """Write the folder ORG: systems/, results/ and benchmarks/, with one implementation for each commit."""
     for number, code in enumerate(dict.fromkeys(one.code for one in systems)):
         implementation = IMPLEMENTATION if number == 0 else f"{IMPLEMENTATION}_{number + 1}"
@@ -239,7 +239,7 @@ def _write_system(folder: Path, one: SubmittedSystem) -> None:
     write_script(own / "run_and_time.sh", run_and_time_script(one))
 
 
-def _write_code(place: Path, systems: Sequence[SubmittedSystem], request: Wish) -> None:
+def _write_code(place: Path, systems: Sequence[SubmittedSystem], request: PackageRequest) -> None:
     left_out = unpack(systems[0].code.commit, make_folder(place), request.repository)
     readme = place / "README.md"
     readme.rename(place / PROJECT_README)

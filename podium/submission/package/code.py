@@ -24,7 +24,7 @@ class Code:
     doubt: str  # why that is not known otherwise, for the package's README
 
 
-def code_of(runs: Sequence[RunLog], records: Mapping[Path, RunRecord], allow_other: bool, root: Path) -> Code:
+def find_code(runs: Sequence[RunLog], records: Mapping[Path, RunRecord], allow_other: bool, root: Path) -> Code:
     """Return the commit whose code made all runs, found by the hash of the code that each run recorded.
 
     Raises UsageError where the runs did not record it, or files were not committed; with `allow_other` the commit that

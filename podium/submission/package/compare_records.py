@@ -109,7 +109,7 @@ def _check_whole_set(recorded: RecordedRuns) -> Iterator[str]:
                 f"{folder / SET}: {set_record.runs} runs were requested, and {len(set_record.by_number)} have ended; "
                 "restore the file that `podium run` wrote"
             )
-        if set_record is not None and not set_record.whole:
+        if set_record is not None and not set_record.complete:
             yield (
                 f"{folder / SET}: {set_record.runs} runs were requested, and {len(set_record.by_number)} have ended; "
                 "the number is fixed before the first run and all are submitted: make a new set"
@@ -151,7 +151,7 @@ def _check_none_left_out(recorded: RecordedRuns) -> Iterator[str]:
 
 def _check_not_restarted(recorded: RecordedRuns) -> Iterator[str]:
     for run, record in recorded.with_records():
-        if record.folder.gone_on_with or record.total("restarts"):
+        if record.folder.was_restarted or record.summary_number("restarts"):
             codes = record.source.codes if record.source is not None else ()
             by = f" (started by code {codes[0][:12]}, resumed by {codes[-1][:12]})" if len(codes) > 1 else ""
             yield (
@@ -191,18 +191,18 @@ def _summary_differences(run: RunLog, record: RunRecord) -> Iterator[str]:
     summary = record.folder.summary
     if run.status != SUCCESS and not summary.exists():
         return
-    seconds, logged = record.total("seconds"), run.elapsed_seconds
+    seconds, logged = record.summary_number("seconds"), run.elapsed_seconds
     if seconds is None:
         yield f"cannot be compared with {summary}, which has no number of seconds"
     elif logged is not None and not -_tolerance(SHORTER, seconds) <= logged - seconds <= _tolerance(LONGER, seconds):
         yield f"has a run of {logged:.2f} s, and {summary} one of {seconds:.2f} s"
-    reached = record.says("reached_target")
+    reached = record.summary_flag("reached_target")
     if reached is not (run.status == SUCCESS):
         yield f"has the status {run.status}, and in {summary} reached_target is {_format_value(reached)}"
     last = run.evaluations[-1].accuracy if run.evaluations else None
     for key, value in (("samples", run.train_samples), ("accuracy", last)):
-        if record.total(key) != value:
-            yield f"has {key} {_format_value(value)}, and {summary} {_format_value(record.total(key))}"
+        if record.summary_number(key) != value:
+            yield f"has {key} {_format_value(value)}, and {summary} {_format_value(record.summary_number(key))}"
 
 
 def _metrics_differences(run: RunLog, record: RunRecord) -> Iterator[str]:

@@ -32,7 +32,7 @@ def compare_data(
         reason = f"same data: {', '.join(lacking)}: data.json is missing, and other runs of the set have it; restore it"
         return [reason], []
     (name, first), *others = data.items()
-    folders, parts = records[0].config.every_store, records[0].config.store_parts(0)
+    folders, parts = records[0].config.all_stores, records[0].config.store_parts(0)
     reasons = [
         f"same data: {other}: {difference}; runs of a result must have the same samples: make a new set"
         for other, one in others

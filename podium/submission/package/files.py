@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from benchmarks.bert.rules import RUNS
-from podium.config.sbatch import without_names
+from podium.config.sbatch import resource_options
 from podium.config.schema import DataSettings, Launch, RunConfig
 from podium.core.paths import WORKING_FOLDER
 from podium.core.yaml_files import dump_yaml
@@ -63,7 +63,7 @@ def _portable_launch(launch: Launch) -> Launch:
 
     The host folder of a container's mount becomes one in the package's data/.
     """
-    update: dict[str, Any] = {"rendezvous": None, "slurm_options": without_names(launch.slurm_options)}
+    update: dict[str, Any] = {"rendezvous": None, "slurm_options": resource_options(launch.slurm_options)}
     if launch.container is not None:
         image, mounts = launch.container.image, tuple(map(_portable_mount, launch.container.mounts))
         names = {"image": PurePath(image).name if image.startswith("/") else image, "mounts": mounts}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podium.config.load import UnknownConfiguration, system_names
+from podium.config.load import IncompatibleConfiguration, system_names
 from podium.core.errors import UsageError, attempt
 from podium.core.paths import WORKING_FOLDER
 from podium.mllog.read import read_log
@@ -127,7 +127,7 @@ def find_records(runs: Sequence[RunLog], folder: Path) -> dict[Path, RunRecord]:
     for record in found.values():
         try:
             record.config  # noqa: B018 — parsed here, where its errors can be reported
-        except UnknownConfiguration as error:
+        except IncompatibleConfiguration as error:
             path = record.folder.config
             reason = str(error).splitlines()[0].removeprefix(f"{path}: ")
             raise UsageError(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.length_index import FILE, JoinedColumn, StoredLengths, entry_dtype
 from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.store import JoinedStores, SampleStore, renew_manifest
+from benchmarks.bert.store import JoinedStores, SampleStore, update_manifest
 from podium.core.errors import WorkError
 from tests.benchmarks.bert.test_store import make_samples, write
 
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
     """A store of two shards, with three and two samples."""
     write(tmp_path / "a.h5", make_samples([5, 60, 7], seed=1))
     write(tmp_path / "b.h5", make_samples([512, 9], seed=2))
-    renew_manifest(tmp_path)
+    update_manifest(tmp_path)
     return tmp_path
 
 
@@ -74,10 +74,10 @@ def test_store_reads_lengths_from_the_index_without_opening_shards(
 def test_stores_of_different_lengths_are_joined(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     short = tmp_path_factory.mktemp("short")
     write(short / "c.h5", make_samples([100, 30], seed=3), chosen=GenerationSettings.of_lengths(128, 20))
-    renew_manifest(short)
+    update_manifest(short)
     joined = JoinedStores([SampleStore(short), SampleStore(folder)])
     assert np.asarray(joined.lengths).tolist() == [100, 30, 5, 60, 7, 512, 9]
-    assert joined.place_of(1) == (0, 1) and joined.place_of(6) == (2, 1)
+    assert joined.locate(1) == (0, 1) and joined.locate(6) == (2, 1)
     assert len(joined.read(5).token_ids) == 512
 
 

@@ -24,7 +24,7 @@ from benchmarks.bert.manifest import (
     write_manifest,
 )
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from podium.core.errors import WorkError
 from tests.benchmarks.bert.test_store import make_samples, write
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     """A store of three shards with its manifest."""
     for number, name in enumerate("abc"):
         write(tmp_path / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
-    renew_manifest(tmp_path)
+    update_manifest(tmp_path)
     return tmp_path
 
 
@@ -115,19 +115,19 @@ def test_shards_that_differ_from_the_manifest_are_an_error(
     SampleStore(sorted(folder.glob("*.h5")))  # of paths there is no manifest
     (folder / MANIFEST).unlink()
     store = SampleStore(folder)
-    store.keep_manifest()
+    store.write_missing_manifest()
     assert read_manifest(folder) == store.manifest
 
 
 def test_missing_manifest_is_written_once(folder: Path) -> None:
     (folder / MANIFEST).unlink()
-    SampleStore(sorted(folder.glob("*.h5"))).keep_manifest()
+    SampleStore(sorted(folder.glob("*.h5"))).write_missing_manifest()
     assert not has_manifest(folder)
     store = SampleStore(folder)
-    store.keep_manifest()
+    store.write_missing_manifest()
     assert read_manifest(folder) == store.manifest
     (folder / "c.h5").unlink()
-    SampleStore(sorted(folder.glob("*.h5"))).keep_manifest()
+    SampleStore(sorted(folder.glob("*.h5"))).write_missing_manifest()
     assert read_manifest(folder) == store.manifest
 
 
@@ -135,15 +135,15 @@ def test_manifest_is_not_written_for_a_changed_or_locked_folder(folder: Path) ->
     (folder / MANIFEST).unlink()
     store = SampleStore(folder)
     write(folder / "d.h5")
-    store.keep_manifest()
+    store.write_missing_manifest()
     assert not has_manifest(folder)
     (folder / "d.h5").unlink()
     preparing = os.open(folder, os.O_RDONLY)
     fcntl.flock(preparing, fcntl.LOCK_EX)
-    store.keep_manifest()
+    store.write_missing_manifest()
     assert not has_manifest(folder)
     os.close(preparing)
-    store.keep_manifest()
+    store.write_missing_manifest()
     assert has_manifest(folder)
 
 
@@ -165,7 +165,7 @@ def test_read_only_folder_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPa
     else:
         monkeypatch.setattr(Path, "replace", read_only)
     store = SampleStore(folder)
-    store.keep_manifest()
+    store.write_missing_manifest()
     assert sorted(path.name for path in folder.iterdir()) == ["a.h5", "b.h5", "c.h5"]
     with pytest.raises(WorkError, match=r"manifest\.json: cannot be written \(Read-only file system\)"):
         write_manifest(folder, store.manifest)
@@ -282,9 +282,9 @@ def test_unfinished_store_is_an_error_and_gets_no_manifest(folder: Path) -> None
     (folder / MANIFEST).unlink()
     with pytest.raises(ManifestError, match=r"manifest\.unfinished: the preparation"):
         SampleStore(folder)
-    store.keep_manifest()
+    store.write_missing_manifest()
     assert not has_manifest(folder)
-    renew_manifest(folder)
+    update_manifest(folder)
     assert SampleStore(folder).manifest == read_manifest(folder) == store.manifest
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bert.rules import RULESETS, closed_breaches, evaluation_interval
+from benchmarks.bert.rules import RULESETS, closed_division_violations, evaluation_interval
 
 CLOSED: dict[str, Any] = dict(
     size="large",
@@ -44,8 +44,8 @@ def test_the_evaluation_interval_is_the_formula_for_every_batch_size() -> None:
 
 
 def test_configuration_within_the_rules_passes() -> None:
-    assert closed_breaches(**CLOSED) == []
-    assert closed_breaches(**CLOSED | {"global_batch_size": 16384, "interval_samples": 325_000}) == []
+    assert closed_division_violations(**CLOSED) == []
+    assert closed_division_violations(**CLOSED | {"global_batch_size": 16384, "interval_samples": 325_000}) == []
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_configuration_within_the_rules_passes() -> None:
     ],
 )
 def test_broken_rule_is_reported(change: dict[str, object], message: str) -> None:
-    assert closed_breaches(**CLOSED | change) == [message]
+    assert closed_division_violations(**CLOSED | change) == [message]
 
 
 def test_all_broken_rules_are_reported_in_their_order() -> None:
-    breaches = closed_breaches(
+    breaches = closed_division_violations(
         size="tiny",
         optimizer="adamw",
         dropout=0.2,

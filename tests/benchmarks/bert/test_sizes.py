@@ -74,7 +74,9 @@ def test_the_cost_of_a_batch_is_the_sum_over_its_sequences() -> None:
     assert whole == LARGE.training_flops(iter([512, 100, 5]), 3, VOCABULARY)
     assert LARGE.training_flops([], 0, VOCABULARY) == 0
     lengths = np.array([5, 100, 512])
-    assert whole == LARGE.training_flops(lengths, 3, VOCABULARY) == LARGE.flops_of(3, 617, 272_169, 3, VOCABULARY)
+    assert (
+        whole == LARGE.training_flops(lengths, 3, VOCABULARY) == LARGE.flops_from_totals(3, 617, 272_169, 3, VOCABULARY)
+    )
 
 
 def test_attention_costs_grow_with_the_square_of_the_length() -> None:

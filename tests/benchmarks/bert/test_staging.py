@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from benchmarks.bert import length_index, staging
 from benchmarks.bert.manifest import MANIFEST, MARKER, Manifest, ManifestError, NodePart, ShardEntry, mark_unfinished
 from benchmarks.bert.staging import needed_shards, stage_store
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
 from tests.benchmarks.bert.test_store import make_samples, write
 from tests.benchmarks.bert.test_upgrade import write_older
@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> Path:
     folder.mkdir()
     for number, name in enumerate(NAMES):
         write(folder / name, make_samples([5, 60, 7 + number], seed=number))
-    renew_manifest(folder)
+    update_manifest(folder)
     (folder / "notes.txt").write_text("foreign")
     return folder
 
@@ -297,7 +297,7 @@ def test_target_with_another_store_is_an_error(source: Path, target: Path, tmp_p
     other = tmp_path / "other"
     other.mkdir()
     write(other / "a.h5", make_samples([9, 9], seed=9))
-    renew_manifest(other)
+    update_manifest(other)
     before = contents(other)
     with pytest.raises(UsageError, match=r"other: holds another store \(.*a\.h5"):
         stage_store(source, other)

@@ -19,9 +19,9 @@ from benchmarks.bert import shard as shard_module
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.shard import Origin, Shard, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import remove_unfinished
+from podium.core.files import remove_partial_files
 
 SETTINGS = GenerationSettings()
 
@@ -181,7 +181,7 @@ def test_copied_or_swapped_shards_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match=r"a\.h5: was made from b, and a shard has the name of that file; give it that"):
         SampleStore(tmp_path)
     with pytest.raises(WorkError, match=r"a\.h5: was made from b"):
-        renew_manifest(tmp_path)
+        update_manifest(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_only_the_partial_files_of_a_shard_are_removed(tmp_path: Path) -> None:
     kept = [write(tmp_path / "a[1].h5"), tmp_path / ".a1.h5.0123abcd.partial"]
     kept[1].touch()
     (tmp_path / ".a[1].h5.0123abcd.partial").touch()
-    remove_unfinished(tmp_path / "a[1].h5")
+    remove_partial_files(tmp_path / "a[1].h5")
     assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 

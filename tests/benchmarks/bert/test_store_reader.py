@@ -17,7 +17,7 @@ from benchmarks.bert.records import record_lengths
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from benchmarks.bert.shard import Origin, write_shard
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.store_reader import BLOCK_SAMPLES, BulkReader, byte_ranges
+from benchmarks.bert.store_reader import BLOCK_SAMPLES, BulkReader, coalesce_ranges
 from podium.core.errors import WorkError
 
 COUNTS = (3, 2 * BLOCK_SAMPLES + 5, BLOCK_SAMPLES, 1)  # samples of each shard
@@ -92,9 +92,11 @@ def test_prefetch_requests_exactly_the_bytes_that_are_read(
     """No byte is requested twice; with gap 0 no other byte is requested."""
     requested: list[tuple[int, int, int]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_reader, "byte_ranges", lambda starts, ends: byte_ranges(starts, ends, gap=0, piece=100))
+        patch.setattr(
+            store_reader, "coalesce_ranges", lambda starts, ends: coalesce_ranges(starts, ends, gap=0, piece=100)
+        )
         patch.setattr(os, "posix_fadvise", lambda file, start, length, _: requested.append((file, start, length)))
-        assert reader.will_need(indices) == sum(length for _, _, length in requested)
+        assert reader.prefetch(indices) == sum(length for _, _, length in requested)
     covered: dict[str, set[int]] = {}
     for file, start, length in requested:
         ranges = covered.setdefault(os.path.realpath(f"/proc/self/fd/{file}"), set())
@@ -115,7 +117,7 @@ def test_prefetch_requests_exactly_the_bytes_that_are_read(
 def test_neighbouring_samples_share_a_request(reader: BulkReader, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, start, length, advice: requested.append((start, advice)))
-    reader.will_need(np.arange(3, 103, 2))  # gaps below MAX_GAP_BYTES, in all less than MAX_REQUEST_BYTES
+    reader.prefetch(np.arange(3, 103, 2))  # gaps below MAX_GAP_BYTES, in all less than MAX_REQUEST_BYTES
     assert len(requested) == 1
     assert requested[0][1] == os.POSIX_FADV_WILLNEED
 
@@ -132,7 +134,7 @@ def test_ranges_are_joined_over_small_gaps_and_cut_into_pieces(
     given: list[tuple[int, int]], gap: int, piece: int
 ) -> None:
     starts, lengths = (np.array(each, dtype=np.int64) for each in zip(*given, strict=True))
-    found = list(byte_ranges(starts, starts + lengths, gap, piece))
+    found = list(coalesce_ranges(starts, starts + lengths, gap, piece))
     needed = sorted({byte for start, length in given for byte in range(start, start + length)})
     wanted = {
         byte
@@ -147,7 +149,7 @@ def test_ranges_are_joined_over_small_gaps_and_cut_into_pieces(
 
 @pytest.mark.parametrize("index", [-1, sum(COUNTS)])
 def test_index_outside_of_the_store_is_an_error(reader: BulkReader, index: int) -> None:
-    for read in (reader.gather, reader.will_need):
+    for read in (reader.gather, reader.prefetch):
         with pytest.raises(IndexError, match=f"of a store of {sum(COUNTS)}"):
             read(np.array([0, index]))
 
@@ -192,11 +194,11 @@ def test_closed_files_are_opened_again(store: SampleStore) -> None:
     before = descriptors_of(store)
     with BulkReader(store) as reader:
         for indices in ([0, 100, sum(COUNTS) - 1], [1]):
-            reader.will_need(np.array(indices))
+            reader.prefetch(np.array(indices))
             assert descriptors_of(store) == before + 3
         reader.close()
         assert descriptors_of(store) == before
-        assert reader.will_need(np.array([1])) > 0
+        assert reader.prefetch(np.array([1])) > 0
         assert descriptors_of(store) == before + 1
     assert descriptors_of(store) == before
 
@@ -206,7 +208,7 @@ def test_missing_shard_is_an_error(tmp_path: Path) -> None:
     reader = BulkReader(store)
     store.paths[0].unlink()
     with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be opened \(No such file"):
-        reader.will_need(np.array([1]))
+        reader.prefetch(np.array([1]))
     with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be memory-mapped"):
         reader.gather(np.array([1]))
 

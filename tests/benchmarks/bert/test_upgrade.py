@@ -14,9 +14,9 @@ import pytest
 from benchmarks.bert import upgrade as upgrade_module
 from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST, Manifest, ManifestError, read_manifest, write_manifest
-from benchmarks.bert.shard import OLDER_VERSION, Shard, new_hdf5, set_attribute, stored_arrays, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest
-from benchmarks.bert.upgrade import is_older, upgrade
+from benchmarks.bert.shard import OLDER_VERSION, Shard, create_hdf5, set_attribute, stored_arrays, write_shard
+from benchmarks.bert.store import SampleStore, update_manifest
+from benchmarks.bert.upgrade import has_older_shards, upgrade
 from podium.core.errors import WorkError
 from tests.benchmarks.bert.test_store import make_samples, write
 
@@ -25,7 +25,7 @@ def write_older(path: Path, **changes: Any) -> None:
     """Replace a shard by one of version 2 with the same samples."""
     shard = Shard(path)
     arrays = stored_arrays(shard.samples) | changes
-    with new_hdf5(path) as file:
+    with create_hdf5(path) as file:
         for name, value in (shard.attributes | {"format_version": OLDER_VERSION}).items():
             set_attribute(file, name, value)
         for name, array in arrays.items():
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "store").mkdir()
     for number, name in enumerate("abc"):
         write(tmp_path / "store" / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
-    renew_manifest(tmp_path / "store")
+    update_manifest(tmp_path / "store")
     return write_older_copy(tmp_path / "store", tmp_path / "older")
 
 
@@ -59,7 +59,7 @@ def test_older_store_is_an_error_that_names_the_upgrade_command(folder: Path) ->
         WorkError, match="its format_version is 2, not 3; convert the store, or a copy of it, with `podium"
     ):
         SampleStore(folder)
-    assert is_older(folder)
+    assert has_older_shards(folder)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -71,7 +71,7 @@ def test_upgrade_keeps_samples_and_digest(folder: Path, processes: int) -> None:
     store = SampleStore(folder)
     store.verify()
     assert before is not None and store.manifest == before and store.manifest.digest == before.digest
-    assert (folder / FILE).exists() and not is_older(folder)
+    assert (folder / FILE).exists() and not has_older_shards(folder)
     expected = folder / "expected"
     expected.mkdir()
     for number, name in enumerate("abc"):
@@ -122,7 +122,7 @@ def test_store_with_a_missing_shard_is_not_upgraded(folder: Path) -> None:
     (folder / "c.h5").unlink()
     with pytest.raises(ManifestError, match=r"c\.h5 is missing, manifest\.json has it"):
         upgrade(folder)
-    assert not (folder / FILE).exists() and is_older(folder)
+    assert not (folder / FILE).exists() and has_older_shards(folder)
 
 
 def test_missing_length_index_is_written_again(folder: Path) -> None:

@@ -17,12 +17,12 @@ from benchmarks.bert.samples import Sample, Samples
 from benchmarks.bert.shard import Origin, write_shard
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.distributed.gradient_sync import synchronised
+from implementations.pytorch.distributed.gradient_sync import wrap_ddp
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.kernels.cpu.common import use_torchs_threads
+from implementations.pytorch.kernels.cpu.common import use_torch_num_threads
 from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.interface import Kernels
-from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.step import Stepper
@@ -43,7 +43,7 @@ SMALL = Size(
 def one_thread() -> None:
     """Use one thread: with tensors as small as here, several threads mostly wait for each other."""
     torch.set_num_threads(1)
-    use_torchs_threads()
+    use_torch_num_threads()
 
 
 @pytest.fixture(scope="session")
@@ -153,8 +153,10 @@ def make_model() -> Callable[..., BertForPreTraining]:
         **options: Any,
     ) -> BertForPreTraining:
         torch.manual_seed(seed)
-        model_options = Making(attention=attention, kernels=kernels, **options)
-        model = BertForPreTraining(size, VOCABULARY, dropout_probability=dropout_probability, making=model_options)
+        model_options = ModelOptions(attention=attention, kernels=kernels, **options)
+        model = BertForPreTraining(
+            size, VOCABULARY, dropout_probability=dropout_probability, model_options=model_options
+        )
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() == 1:
@@ -193,7 +195,7 @@ def make_stepper(processes: Processes) -> Callable[..., Stepper]:
     """(config, model, precision) → a stepper of the only rank, in fp32 by default."""
 
     def make(config: RunConfig, model: BertForPreTraining, precision: str = "fp32") -> Stepper:
-        ddp, sync = synchronised(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
+        ddp, sync = wrap_ddp(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
         optimizer = build_optimizer(model, config.optimizer)
         rates = rate_table(config.optimizer, 100, processes.device)
         return Stepper(config, processes, ddp, sync, optimizer, rates, precision)

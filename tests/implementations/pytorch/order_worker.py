@@ -27,8 +27,8 @@ def main() -> int:
 
         setattr(owner, name, call)
 
-    record(shard, "mapped_file")
-    record(BulkReader, "will_need")
+    record(shard, "map_file")
+    record(BulkReader, "prefetch")
     record(ResultLog, "submission")
     record(ResultLog, "run_starts")
     return train.main()

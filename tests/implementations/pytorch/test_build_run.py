@@ -34,10 +34,10 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 def test_auto_selects_kernels_by_device(make_config: Configs) -> None:
     config = make_config(attention="grouped")
     assert model_options(config, "bf16", CPU).kernels is NUMBA
-    assert not model_options(config, "bf16", CPU).compiles
+    assert not model_options(config, "bf16", CPU).use_torch_compile
     on_gpu = model_options(config, "bf16", CUDA)
     assert on_gpu.kernels is EAGER
-    assert on_gpu.compiles
+    assert on_gpu.use_torch_compile
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_ranks_with_different_numbers_of_shapes_take_equally_many_steps(
     batches = [read_step(order, number, 0).micro_batches[0] for number in range(2)]
     shapes = RunShapes({batch.slots: 64 for batch in batches}, {batch.slots: n for n, batch in enumerate(batches)})
     own_count = len(shapes.examples)
-    monkeypatch.setattr(Processes, "most", lambda _, number: {own_count: most}[number])
+    monkeypatch.setattr(Processes, "all_reduce_max", lambda _, number: {own_count: most}[number])
     taken, captured = [], []
     take = stepper.take
     monkeypatch.setattr(stepper, "take", lambda step, phases: taken.append(step) or take(step, phases))

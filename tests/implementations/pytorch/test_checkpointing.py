@@ -27,13 +27,13 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import Stepper
 from podium.config.checkpoint_choice import usable_checkpoint
 from podium.config.run_folder import (
-    UNFINISHED,
+    UNFINISHED_MARKER,
     Checkpoint,
     RunFolder,
     checkpoint_path,
+    complete_checkpoints,
     newest_checkpoint,
     rank_file,
-    whole_checkpoints,
 )
 from podium.config.schema import Checkpointing, Clipping, LossScaling, RunConfig
 from podium.core.errors import WorkError
@@ -338,7 +338,7 @@ def two(start: Maker, processes: Processes, folder: RunFolder) -> list[Checkpoin
         for batches in (1, 2):
             saver.capture(16 * batches)
             saver.start_writing(batches, 16 * batches, 0, {"totals": {"steps": batches}})
-    return whole_checkpoints(folder.checkpoints)
+    return complete_checkpoints(folder.checkpoints)
 
 
 def test_written_checkpoints_pass_verification(two: list[Checkpoint]) -> None:
@@ -388,7 +388,7 @@ def test_a_flipped_bit_in_the_newest_checkpoint_selects_the_previous_one(
     """With files as the saver writes them; none is left marked as unfinished."""
     notes: list[str] = []
     assert usable_checkpoint(folder.checkpoints, notes.append) == two[1] and not notes
-    assert not list(folder.checkpoints.rglob(UNFINISHED))
+    assert not list(folder.checkpoints.rglob(UNFINISHED_MARKER))
     file = rank_file(two[1].path, 0)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1

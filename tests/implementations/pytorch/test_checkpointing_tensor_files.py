@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from implementations.pytorch.checkpointing import CONTENT, STAMP, TensorFile, content_digest, write_tensors
+from implementations.pytorch.checkpointing import CONTENT_DIGEST, STAMP_KEY, TensorFile, content_digest, write_tensors
 from podium.core.errors import WorkError
 
 STAMP_OF_RANK_0 = {"batches": "3", "rank": "0"}
@@ -51,11 +51,11 @@ def test_a_changed_byte_of_any_tensor_is_detected(path: Path) -> None:
 
 def rewrite(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     """Write tensors with the digest of TENSORS."""
-    stamp = {**STAMP_OF_RANK_0, CONTENT: content_digest(sorted(TENSORS.items()))}
-    save_file(tensors, path, metadata={STAMP: json.dumps(stamp)})
+    stamp = {**STAMP_OF_RANK_0, CONTENT_DIGEST: content_digest(sorted(TENSORS.items()))}
+    save_file(tensors, path, metadata={STAMP_KEY: json.dumps(stamp)})
 
 
-@pytest.mark.parametrize("metadata", [None, {"x": "y"}, {STAMP: "{"}, {STAMP: "[]"}])
+@pytest.mark.parametrize("metadata", [None, {"x": "y"}, {STAMP_KEY: "{"}, {STAMP_KEY: "[]"}])
 def test_a_file_without_a_stamp_is_an_error(path: Path, metadata: dict[str, str] | None) -> None:
     save_file(TENSORS, path, metadata=metadata)
     with pytest.raises(WorkError, match="belongs to another checkpoint: its batches is None, expected 3"):

@@ -19,7 +19,7 @@ from implementations.pytorch.diagnostics import (
     missing_paths,
     offset_bounds,
 )
-from implementations.pytorch.distributed.process_group import alone
+from implementations.pytorch.distributed.process_group import single_process
 from podium.config.load import load_system, write_resolved
 from podium.config.schema import RunConfig
 
@@ -142,7 +142,7 @@ def test_the_step_uses_the_accumulation_of_the_run(config: RunConfig, local: int
 
 
 def test_diagnosis_of_a_single_rank(config: RunConfig) -> None:
-    with alone(CPU) as processes:
+    with single_process(CPU) as processes:
         found = diagnose_ranks(config, processes, 512)
         all_reduce = measure_all_reduce(processes, TINY, 1000)
     (rank,) = found["ranks"]

@@ -69,10 +69,10 @@ def test_a_perfect_model_has_accuracy_one(
 ) -> None:
     """Padding of the shape counts neither as correct nor as wrong."""
     from implementations.pytorch.data.batch import RaggedBatch
-    from implementations.pytorch.model.bert import Making, Scores
+    from implementations.pytorch.model.bert import ModelOptions, Scores
 
     class Perfect(torch.nn.Module):
-        making = Making()
+        model_options = ModelOptions()
 
         def forward(self, batch: RaggedBatch) -> Scores:
             labels = batch.masked_labels.clamp(min=0)

@@ -61,10 +61,10 @@ def test_every_step_has_a_line_one_step_late(tmp_path: Path, processes: Processe
         assert line["event"] == "step"
         assert line["samples"] == 6 * number
         assert line["learning_rate"] == 0.125 * number
-        assert line["tokens"] == step.whole.tokens
+        assert line["tokens"] == step.global_batch.tokens
         assert line["slots"] == step.micro_batches[0].slots
         assert line["max_over_mean_tokens"] == 1.0
-        assert line["masked_lm_loss"] == pytest.approx(30.0 * number / step.whole.masked)
+        assert line["masked_lm_loss"] == pytest.approx(30.0 * number / step.global_batch.masked)
         assert line["next_sentence_loss"] == 1.0
         assert line["loss"] == pytest.approx(line["masked_lm_loss"] + 1.0)
         assert line["gradient_norm"] == 0.5
@@ -89,7 +89,7 @@ def test_a_loss_that_is_not_finite_is_an_error_one_step_late(
         metrics.step(2, 12, steps[1], result(**{"masked_lm": 1.0, where: bad}))
         with pytest.raises(NotFinite, match=r"^the loss of step 2 is (nan|inf)$") as caught:
             metrics.flush()
-        assert caught.value.whole is steps[1].whole
+        assert caught.value.global_batch is steps[1].global_batch
     assert [line["step"] for line in lines_of(path)] == [1]
 
 
@@ -102,7 +102,7 @@ def test_a_gradient_that_is_not_finite_is_an_error(tmp_path: Path, processes: Pr
         metrics.step(1, 6, steps[0], result(1.0, finite=0.0))
         with pytest.raises(NotFinite, match=r"^the gradient of step 1 is not finite$") as caught:
             metrics.flush()
-        assert caught.value.whole is steps[0].whole
+        assert caught.value.global_batch is steps[0].global_batch
     assert [line["event"] for line in lines_of(path)] == ["skipped"]
 
 
@@ -153,7 +153,7 @@ def test_a_skipped_step_is_recorded_and_not_an_error(tmp_path: Path, processes: 
     path = tmp_path / "metrics.jsonl"
     with Metrics(path, processes) as metrics:
         metrics.step(1, 6, steps[0], result(math.inf, taken=0.0))
-        assert metrics.flush() is steps[0].whole
+        assert metrics.flush() is steps[0].global_batch
         metrics.step(1, 6, steps[1], result(1.0))
         assert metrics.flush() is None
     assert lines_of(path)[0] == {"event": "skipped", "step": 1, "samples": 0}

@@ -68,7 +68,7 @@ def test_synchronisation_is_detected(synchronise: Callable[[torch.Tensor], objec
         ("fp32", 1, "before", "fp32"),
     ],
 )
-def test_no_step_asks(
+def test_no_step_synchronises_with_the_device(
     algorithm: str,
     kernels: Kernels,
     precision: str,

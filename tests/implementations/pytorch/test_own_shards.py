@@ -65,7 +65,7 @@ def train(
 
 
 @pytest.mark.parametrize(("recipe", "options"), [("exchanged", []), ("indexed", IN_ORDER)])
-def test_each_node_with_its_own_shards_follows_the_losses_of_both_with_all(
+def test_nodes_with_only_their_shards_have_the_losses_of_nodes_with_all(
     data: DataSettings, tmp_path: Path, train: Callable[..., RunFolder], recipe: str, options: list[str]
 ) -> None:
     assert data.store is not None
@@ -90,7 +90,7 @@ def test_a_node_that_lacks_a_shard_of_its_part_is_named(
     assert data.store is not None
     config = with_measured_costs(load_system("laptop", "exchanged", [*SHORT, *NODES]))
     parts = [copy_part(data.store, tmp_path / f"node_{node}", 0) for node in (0, 1)]
-    failure = train("lacking", [with_store(config, data, part) for part in parts], 1).told_failure(final_only=True)
+    failure = train("lacking", [with_store(config, data, part) for part in parts], 1).read_failure(final_only=True)
     missing = next(name for name in names_of(data.store, 1) if name not in names_of(data.store, 0))
     message = (
         f"not every rank can open the data: rank 1 on {socket.gethostname()}: {parts[1] / missing} is missing, manif"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.distributed.gradient_sync import synchronised
+from implementations.pytorch.distributed.gradient_sync import wrap_ddp
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.model.bert import BertForPreTraining
@@ -63,9 +63,9 @@ def test_the_gradient_is_that_of_the_global_batch(
         model = make_model()
         model.load_state_dict(stepper.model.module.state_dict())
         step = read_step(order, number, 0)
-        whole = collate([store.read(int(i)) for i in step.whole.indices])
-        sums = loss_sums(model(whole), whole)
-        expected = torch.autograd.grad(sums.mean(whole.masked, 8), [*model.parameters()])
+        global_batch = collate([store.read(int(i)) for i in step.global_batch.indices])
+        sums = loss_sums(model(global_batch), global_batch)
+        expected = torch.autograd.grad(sums.mean(global_batch.masked, 8), [*model.parameters()])
         result = stepper.take(step, PhaseClock())
         assert float(result.masked_lm) == pytest.approx(float(sums.masked_lm.detach()), rel=1e-5)
         assert float(result.next_sentence) == pytest.approx(float(sums.next_sentence.detach()), rel=1e-5)
@@ -75,7 +75,7 @@ def test_the_gradient_is_that_of_the_global_batch(
     assert int(stepper.steps_taken) == 2
 
 
-def test_per_rank_is_the_mean_of_means(
+def test_per_rank_loss_is_the_mean_of_means(
     store: SampleStore,
     make_config: Configs,
     make_model: Models,
@@ -98,7 +98,7 @@ def test_per_rank_is_the_mean_of_means(
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_the_global_norm_is_clipped_once_and_told_as_it_was(
+def test_the_global_norm_is_clipped_once_and_reported_unclipped(
     accumulation: int,
     store: SampleStore,
     make_config: Configs,
@@ -169,13 +169,13 @@ def test_clipping_of_stepper_and_synchronisation_must_agree(
 ) -> None:
     """The configuration leaves clipping to the hooks, and these hooks do not clip."""
     config = make_config(clipping=Clipping(max_norm=1.0, when="bucket"))
-    ddp, sync = synchronised(make_model(), processes.device)
+    ddp, sync = wrap_ddp(make_model(), processes.device)
     optimizer = build_optimizer(ddp, config.optimizer)
     with pytest.raises(AssertionError):
         Stepper(config, processes, ddp, sync, optimizer, torch.ones(3), "fp32")
 
 
-def test_fp16_on_the_wire_comes_with_loss_scaling(
+def test_fp16_gradients_on_the_wire_use_loss_scaling(
     store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
 ) -> None:
     """Gradients that overflow on the wire only: steps are skipped, and the scale is halved, until none do."""

@@ -18,11 +18,11 @@ def test_every_sample_is_named_with_its_rank_and_shard(tmp_path: Path, write_sto
         write_store(tmp_path, np.arange(5, 5 + count)).rename(tmp_path / f"part-{number}.h5")
     store = SampleStore([*tmp_path.glob("*.h5")])
     order = TrainingOrder(store, seed=3, strategy="random", global_batch_size=8, deal=Deal(2, 2), accumulation_steps=2)
-    whole = order.global_batch(1)
-    error = error_with_samples(NotFinite(2, math.nan, whole), store, tmp_path / "not_finite.json")
+    global_batch = order.global_batch(1)
+    error = error_with_samples(NotFinite(2, math.nan, global_batch), store, tmp_path / "not_finite.json")
     report = json.loads((tmp_path / "not_finite.json").read_text(encoding="utf-8"))
     assert (report["step"], report["loss"]) == (2, "nan")
-    assert [sample["index"] for sample in report["samples"]] == whole.indices.tolist()
+    assert [sample["index"] for sample in report["samples"]] == global_batch.indices.tolist()
     assert [sample["rank"] for sample in report["samples"]] == [0] * 4 + [1] * 4
     assert [sample["micro_batch"] for sample in report["samples"]] == [0, 0, 1, 1] * 2
     assert {Path(sample["shard"]).name for sample in report["samples"]} > {"part-0.h5"}

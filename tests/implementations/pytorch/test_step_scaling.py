@@ -124,7 +124,7 @@ def scale_of(scaler: LossScaler) -> float:
     return float(scaler.scale(torch.ones(())))
 
 
-def test_the_scale_is_halved_at_an_overflow_and_doubled_after_so_many_steps_without() -> None:
+def test_the_scale_is_halved_at_an_overflow_and_doubled_after_the_growth_interval() -> None:
     scaler = LossScaler(LossScaling(initial=64.0, growth_interval=3), torch.device("cpu"), enabled=True)
     infinite = float("inf")
     scales, taken = [], []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from implementations.pytorch import train
-from podium.config.run_folder import FACTS, RunFolder, checkpoint_path, facts_of, kept
+from podium.config.run_folder import FACTS, RunFolder, checkpoint_path, fixed_configuration, format_facts
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.locks import assert_unlocked
@@ -58,7 +58,7 @@ def test_a_full_disk_is_reported_from_any_write(
 ) -> None:
     message = f"{named or tmp_path}: the disk is full (No space left on device); free some space on it"
     assert main(fails(full(path))) == 1
-    assert str(RunFolder(tmp_path).told_failure()) == message
+    assert str(RunFolder(tmp_path).read_failure()) == message
     assert capsys.readouterr().err == message + "\n"
 
 
@@ -70,7 +70,7 @@ def test_a_failure_that_cannot_be_written_ends_without_a_traceback(
 
     monkeypatch.setattr(os, "fsync", fsync)
     assert main(fails(UsageError("no such key"))) == 2
-    assert RunFolder(tmp_path).told_failure() is None
+    assert RunFolder(tmp_path).read_failure() is None
     assert capsys.readouterr().err == "no such key\n"
     monkeypatch.setattr(sys, "stderr", Full())
     assert main(fails(WorkError("x"))) == 1
@@ -96,7 +96,7 @@ def test_a_checkpoint_of_another_configuration_is_an_error_before_files_change(
     folder.metrics.write_text("0123456789", encoding="utf-8")
     path = checkpoint_path(folder.checkpoints, 1)
     path.mkdir(parents=True)
-    (path / FACTS).write_text(facts_of(1, 16, 0, 4, "", kept(config), {}), encoding="utf-8")
+    (path / FACTS).write_text(format_facts(1, 16, 0, 4, "", fixed_configuration(config), {}), encoding="utf-8")
     with pytest.raises(UsageError, match="seed is 77 and was "):
         train._open_log(config.model_copy(update={"seed": 77}), folder, False)
     assert folder.metrics.read_text(encoding="utf-8") == "0123456789" and not folder.restarts

@@ -191,6 +191,6 @@ def test_usage_error_in_the_processes_is_a_failure(
     folder = RunFolder(tmp_path)
     write_resolved(config.model_copy(update={"seed": 1}), folder.config)
     start_training(folder, 1, code=2, entry="bench", options=("--hidden", "65"))
-    failure = folder.told_failure()
+    failure = folder.read_failure()
     assert isinstance(failure, UsageError)
     assert str(failure).startswith("--hidden: found 65, allowed are multiples of 64")

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.bert.manifest import WHOLE_STORE, NodePart
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.shard import EVALUATION, Origin, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from podium.cli.stage import node_part
 from podium.config.load import load_system
 from podium.core.errors import UsageError
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "store").mkdir()
     for number, name in enumerate("abc"):
         write(tmp_path / "store" / f"{name}.h5", make_samples([9 + number] * 8, seed=number))
-    renew_manifest(tmp_path / "store")
+    update_manifest(tmp_path / "store")
     return tmp_path
 
 
@@ -52,7 +52,7 @@ def test_evaluation_store_is_copied_completely(folder: Path) -> None:
         origin = Origin.of_text(name, "ef" * 32, "ab" * 32, GenerationSettings())
         samples = make_samples([5 + number] * 4, seed=number)
         write_shard(folder / "evaluation" / f"{name}.h5", samples, replace(origin, selection=EVALUATION))
-    renew_manifest(folder / "evaluation")
+    update_manifest(folder / "evaluation")
     options = ("--system", "laptop", "--node-rank", "1", *OPTIONS)
     done = run_podium("data", "stage", "evaluation", "local", *options, cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
-from benchmarks.bert.verification.evidence import Subject
+from benchmarks.bert.verification.evidence import VerificationRequest
 from podium.cli.data import data
 from podium.cli.verify import verify_store
 from podium.core.errors import UsageError, WorkError
@@ -112,17 +112,17 @@ def test_complete_store_gets_a_manifest_and_a_wrong_manifest_is_an_error(folder:
     before = [path.read_bytes() for path in manifests]
     for path in manifests:
         path.unlink()
-    subject = Subject(folder / "store", folder / "evaluation")
-    assert verify_store(subject).sound
+    request = VerificationRequest(folder / "store", folder / "evaluation")
+    assert verify_store(request).sound
     assert [path.read_bytes() for path in manifests] == before
     (folder / "store" / "two.h5").unlink()
-    finding = next(finding for finding in verify_store(subject).findings if finding.rule == "manifest")
+    finding = next(finding for finding in verify_store(request).findings if finding.rule == "manifest")
     assert finding.severity == "error" and "two.h5 is missing, manifest.json has it" in finding.message
     manifests[0].unlink()
     content = bytearray((folder / "store" / "one.h5").read_bytes())
     content[len(content) // 2] ^= 1
     (folder / "store" / "one.h5").write_bytes(bytes(content))
-    assert not verify_store(subject).sound and not manifests[0].exists()
+    assert not verify_store(request).sound and not manifests[0].exists()
 
 
 def test_brackets_in_names_are_not_markup(folder: Path) -> None:

@@ -12,7 +12,16 @@ from rich.console import Console
 
 from benchmarks.bert.published.reading import read_runs, read_tiny_samples
 from podium.cli import predict as module
-from podium.cli.predict import CURVE, FITTED, OTHERS, check_plot, duration, plot_scale, predict_run, print_prediction
+from podium.cli.predict import (
+    CURVE,
+    FITTED,
+    OTHERS,
+    check_plot,
+    format_duration,
+    plot_scale,
+    predict_run,
+    print_prediction,
+)
 from podium.config.load import load_system, system_names
 from podium.core.errors import UsageError, WorkError
 from podium.planning import costs
@@ -243,7 +252,7 @@ def test_scale_table_marks_gradient_accumulation() -> None:
     ],
 )
 def test_durations_are_formatted(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_plot_has_the_curve_and_every_point_and_is_reproducible(tmp_path: Path) -> None:
@@ -296,7 +305,7 @@ def prices(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_academic_cluster_is_predicted_in_time_and_money(quiet: Progress, no_data: list[str], prices: Path) -> None:
+def test_prediction_and_cost_for_an_academic_cluster(quiet: Progress, no_data: list[str], prices: Path) -> None:
     config = load_system("academic_t4")
     predicted = predict_run(config, None, quiet, prices)
     assert predicted["processor"] == "t4"

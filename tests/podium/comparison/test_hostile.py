@@ -51,7 +51,7 @@ class Told:
         found = CliRunner().invoke(app, ["compare", *map(str, arguments)])
         if isinstance(found.exception, PodiumError):
             with console.errors.capture() as capture:
-                console.tell(str(found.exception))
+                console.print_message(str(found.exception))
             return capture.get()
         if found.exception is not None:
             raise found.exception

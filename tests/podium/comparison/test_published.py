@@ -12,7 +12,7 @@ from podium.comparison.result import Result
 from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
 from podium.submission.archive import Limits, Tally, archive_stem, unpack
-from podium.submission.official.runner import ask_official
+from podium.submission.official.runner import run_official_tools
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 ARCHIVES = tuple(SHARED / f"published-bert-{name}.tar.xz" for name in ("v2.0", "v2.1"))
@@ -92,7 +92,7 @@ def _summarized(name: str, submitters: tuple[str, ...] | None, found: Comparison
         if submitters is None or package.name in submitters
     ]
     (folder / "scratch").mkdir()
-    official = ask_official(packages, folder, folder / "scratch", ruleset(RULESET))
+    official = run_official_tools(packages, folder, folder / "scratch", ruleset(RULESET))
     ours = {(Path(result.source).parts[-4], result.system): result for result in found.results if result.round == name}
     compared = 0
     for score in official.scores:

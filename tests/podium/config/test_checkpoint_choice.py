@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from podium.config.checkpoint_choice import checkpoint_fault, faults_of, likely_checkpoint, usable_checkpoint
-from podium.config.run_folder import FACTS, UNFINISHED, checkpoint_path, facts_of, rank_file
-from podium.config.tensor_files import stamp_of
+from podium.config.checkpoint_choice import checkpoint_fault, checkpoint_faults, likely_checkpoint, usable_checkpoint
+from podium.config.run_folder import FACTS, UNFINISHED_MARKER, checkpoint_path, format_facts, rank_file
+from podium.config.tensor_files import make_stamp
 from podium.core.errors import UsageError, WorkError
-from podium.core.json_files import digest_of
+from podium.core.json_files import json_digest
 
 CONFIGURATION = {"seed": 5}
 CONTENT = bytes(range(12))
@@ -21,7 +21,7 @@ CONTENT = bytes(range(12))
 def write_rank(path: Path, batches: int, rank: int) -> None:
     """Write a safetensors file of one tensor by hand (tests/implementations/pytorch uses the library)."""
     digest = blake2b(b"a torch.float32 [3]\n" + CONTENT, digest_size=32).hexdigest()
-    stamp = {**stamp_of(batches, rank, CONFIGURATION), "content_blake2b": digest}
+    stamp = {**make_stamp(batches, rank, CONFIGURATION), "content_blake2b": digest}
     header = {
         "__metadata__": {"podium": json.dumps(stamp)},
         "a": {"dtype": "F32", "shape": [3], "data_offsets": [0, len(CONTENT)]},
@@ -35,7 +35,7 @@ def write(folder: Path, batches: int) -> Path:
     path.mkdir(parents=True)
     for rank in range(2):
         write_rank(path, batches, rank)
-    facts = facts_of(batches, 1000 * batches, 2, 7, "a log\n", CONFIGURATION, {"own": [1]})
+    facts = format_facts(batches, 1000 * batches, 2, 7, "a log\n", CONFIGURATION, {"own": [1]})
     (path / FACTS).write_text(facts, encoding="utf-8")
     return path
 
@@ -44,7 +44,7 @@ def with_facts(**changes: Any) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         facts = json.loads((path / FACTS).read_text(encoding="utf-8")) | changes
         facts.pop("digest")
-        (path / FACTS).write_text(json.dumps({**facts, "digest": digest_of(facts)}), encoding="utf-8")
+        (path / FACTS).write_text(json.dumps({**facts, "digest": json_digest(facts)}), encoding="utf-8")
 
     return damage
 
@@ -113,7 +113,7 @@ def test_complete_checkpoint_is_used_and_unfinished_one_removed(tmp_path: Path) 
     path, notes = write(tmp_path, 2), list[str]()
     unfinished = write(tmp_path, 3)
     rank_file(unfinished, 0).unlink()
-    (unfinished / UNFINISHED).touch()
+    (unfinished / UNFINISHED_MARKER).touch()
     found = usable_checkpoint(tmp_path, notes.append)
     assert found and (found.path, found.samples, notes) == (path, 2000, [])
     assert not unfinished.exists()
@@ -154,11 +154,11 @@ def test_likely_checkpoint_changes_nothing(tmp_path: Path) -> None:
 
 def test_checkpoint_faults_are_described_without_changes(tmp_path: Path) -> None:
     checkpoint_path(tmp_path, 3).write_text("a file of that name is no checkpoint")
-    assert faults_of(tmp_path) == [] and usable_checkpoint(tmp_path, print) is None
+    assert checkpoint_faults(tmp_path) == [] and usable_checkpoint(tmp_path, print) is None
     older, newer = write(tmp_path, 1), write(tmp_path, 2)
     (older / FACTS).write_bytes(b"")
     rank_file(newer, 0).unlink()
     before = contents(tmp_path)
-    missing, unreadable = faults_of(tmp_path)
+    missing, unreadable = checkpoint_faults(tmp_path)
     assert "rank_0.safetensors is missing" in missing and f"{older / FACTS}: cannot be read" in unreadable
     assert contents(tmp_path) == before

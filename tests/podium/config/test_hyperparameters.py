@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.bert.published.hyperparameters import hyperparameter_sets
-from podium.config.hyperparameters import hyperparameters_note
+from podium.config.hyperparameters import describe_hyperparameters
 from podium.config.load import load_resolved, load_system, write_resolved
 from podium.core.errors import UsageError
 
@@ -71,7 +71,7 @@ def test_system_may_set_all_values_without_a_set(write_system: Any) -> None:
     config = load_system(str(write_system({"bert.optimizer": OWN, "bert.hyperparameters": ...})))
     assert config.hyperparameters is None
     assert config.optimizer.model_dump() | OWN == config.optimizer.model_dump()
-    assert hyperparameters_note(config).endswith("from the system file or the command line")
+    assert describe_hyperparameters(config).endswith("from the system file or the command line")
     missing = {key: value for key, value in OWN.items() if key != "decay_steps"}
     message = refused(write_system({"bert.optimizer": missing, "bert.hyperparameters": ...}))
     assert message.endswith("bert.optimizer.decay_steps: is missing; add it")
@@ -113,16 +113,16 @@ def test_misspelt_set_is_named_with_its_file(write_system: Any) -> None:
 
 
 def test_note_names_the_batch_sizes_of_a_set(tmp_path: Any) -> None:
-    note = hyperparameters_note(load_system("laptop", settings=["global_batch_size=32"]))
+    note = describe_hyperparameters(load_system("laptop", settings=["global_batch_size=32"]))
     assert note == (
         "Optimizer: adamw, learning rate 0.0015, hyperparameters tiny_adamw_16 (used at 16 samples a step, here at 32)"
     )
     changed = load_system("laptop", settings=["optimizer.beta2=0.5", "optimizer.warmup_steps=7"])
-    assert "hyperparameters tiny_adamw_16 but for beta2, warmup_steps (" in hyperparameters_note(changed)
+    assert "hyperparameters tiny_adamw_16 but for beta2, warmup_steps (" in describe_hyperparameters(changed)
     unnamed = load_system("baidu_a100_n1", settings=["optimizer.decay_from=300", "optimizer.decay_power=2"])
-    assert "hyperparameters lamb_448 but for decay_from, decay_power (" in hyperparameters_note(unnamed)
+    assert "hyperparameters lamb_448 but for decay_from, decay_power (" in describe_hyperparameters(unnamed)
     config = load_system("dgxa100_n171")
     write_resolved(config, tmp_path / "config.yaml")
-    assert "adamw_16384 (used at 16,384 and 16,416 samples a step)" in hyperparameters_note(
+    assert "adamw_16384 (used at 16,384 and 16,416 samples a step)" in describe_hyperparameters(
         load_resolved(tmp_path / "config.yaml")
     )

@@ -11,25 +11,25 @@ from podium.config.load import load_resolved, write_resolved
 from podium.config.run_data import RunData, read_run_data, write_run_data
 from podium.config.run_folder import (
     FACTS,
-    UNFINISHED,
+    UNFINISHED_MARKER,
     Checkpoint,
     RunFolder,
     begin_checkpoint,
     checkpoint_path,
-    facts_of,
+    complete_checkpoints,
     finish_checkpoint,
-    kept,
+    fixed_configuration,
+    format_facts,
     newest_checkpoint,
     rank_file,
     remove_old_checkpoints,
     remove_unfinished_checkpoints,
-    require_kept,
+    require_same_configuration,
     require_same_data,
-    whole_checkpoints,
 )
 from podium.config.schema import Checkpointing, RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.json_files import digest_of
+from podium.core.json_files import json_digest
 
 
 def write(folder: Path, batches: int, ranks: int = 2) -> Path:
@@ -37,18 +37,18 @@ def write(folder: Path, batches: int, ranks: int = 2) -> Path:
     path.mkdir(parents=True)
     for rank in range(ranks):
         rank_file(path, rank).touch()
-    facts = facts_of(batches, 10 * batches, ranks, 7, "a log\n", {"seed": 5}, {"own": [1]})
+    facts = format_facts(batches, 10 * batches, ranks, 7, "a log\n", {"seed": 5}, {"own": [1]})
     (path / FACTS).write_text(facts, encoding="utf-8")
     return path
 
 
 def batches(folder: Path) -> list[int]:
-    return [checkpoint.batches for checkpoint in whole_checkpoints(folder)]
+    return [checkpoint.batches for checkpoint in complete_checkpoints(folder)]
 
 
 def test_facts_are_read_back(tmp_path: Path) -> None:
     path = write(tmp_path, 12)
-    (found,) = whole_checkpoints(tmp_path)
+    (found,) = complete_checkpoints(tmp_path)
     assert (found.path, found.batches, found.samples, found.metrics_bytes) == (path, 12, 120, 7)
     assert (found.log, found.facts["own"], found.facts["ranks"]) == ("a log\n", [1], 2)
 
@@ -100,21 +100,21 @@ def test_a_checkpoint_is_unfinished_until_the_last_rank_has_written(tmp_path: Pa
     write(tmp_path, 1)
     path = begin_checkpoint(tmp_path, 2)
     assert begin_checkpoint(tmp_path, 2) == path == checkpoint_path(tmp_path, 2)
-    (path / FACTS).write_text(facts_of(2, 20, 2, 7, "", {}, {}), encoding="utf-8")
+    (path / FACTS).write_text(format_facts(2, 20, 2, 7, "", {}, {}), encoding="utf-8")
     rank_file(path, 0).touch()
     finish_checkpoint(path)
-    assert (path / UNFINISHED).exists()
+    assert (path / UNFINISHED_MARKER).exists()
     rank_file(path, 1).touch()
     finish_checkpoint(path)
-    assert not (path / UNFINISHED).exists()
+    assert not (path / UNFINISHED_MARKER).exists()
     rank_file(path, 1).unlink()
     for path in (begin_checkpoint(tmp_path, 3), checkpoint_path(tmp_path, 4)):
         path.mkdir(exist_ok=True)  # their ranks died at once
     whole = begin_checkpoint(tmp_path, 5)  # its rank died before it removed the marker
-    (whole / FACTS).write_text(facts_of(5, 50, 0, 7, "", {}, {}), encoding="utf-8")
+    (whole / FACTS).write_text(format_facts(5, 50, 0, 7, "", {}, {}), encoding="utf-8")
     remove_unfinished_checkpoints(tmp_path)
     assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["1", "2", "5"]
-    assert not (whole / UNFINISHED).exists()
+    assert not (whole / UNFINISHED_MARKER).exists()
 
 
 def test_only_complete_checkpoints_count_when_old_ones_are_removed(tmp_path: Path) -> None:
@@ -129,26 +129,26 @@ def test_only_complete_checkpoints_count_when_old_ones_are_removed(tmp_path: Pat
 
 @pytest.mark.parametrize("error", [WorkError("rank 3 has no memory left"), UsageError("zwölf")])
 def test_failure_is_read_back_with_its_message(run_folder: RunFolder, error: PodiumError) -> None:
-    assert run_folder.told_failure() is None
-    run_folder.tell_failure(error)
-    failure = run_folder.told_failure()
+    assert run_folder.read_failure() is None
+    run_folder.write_failure(error)
+    failure = run_folder.read_failure()
     assert (type(failure), str(failure)) == (type(error), str(error))
 
 
 @pytest.mark.parametrize("text", ["", '{"exit_code": 1, "mess', "\0"])
 def test_truncated_failure_file_is_ignored(run_folder: RunFolder, text: str) -> None:
-    run_folder.tell_failure(WorkError("x"))
+    run_folder.write_failure(WorkError("x"))
     (path,) = run_folder.path.iterdir()
     path.write_text(text, encoding="utf-8")
-    assert run_folder.told_failure() is None
+    assert run_folder.read_failure() is None
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "3", '{"exit_code": 1}'])
 def test_failure_file_with_missing_keys_is_ignored(run_folder: RunFolder, text: str) -> None:
-    run_folder.tell_failure(WorkError("x"))
+    run_folder.write_failure(WorkError("x"))
     (path,) = run_folder.path.iterdir()
     path.write_text(text, encoding="utf-8")
-    assert run_folder.told_failure() is None
+    assert run_folder.read_failure() is None
 
 
 def test_summary_is_none_until_the_run_has_ended(run_folder: RunFolder) -> None:
@@ -172,7 +172,9 @@ def checkpoint(tmp_path: Path, open_config: RunConfig) -> Checkpoint:
     path = checkpoint_path(tmp_path, 3)
     path.mkdir()
     rank_file(path, 0).touch()
-    facts = facts_of(3, 48, 1, 7, "a log\n", kept(open_config), {"totals": {"steps": 3, "flops": 0.1 + 0.2}})
+    facts = format_facts(
+        3, 48, 1, 7, "a log\n", fixed_configuration(open_config), {"totals": {"steps": 3, "flops": 0.1 + 0.2}}
+    )
     (path / FACTS).write_text(facts, encoding="utf-8")
     found = newest_checkpoint(tmp_path)
     assert found
@@ -189,8 +191,8 @@ def changed(config: RunConfig, key: str, value: Any) -> RunConfig:
 def test_configuration_read_back_is_accepted(checkpoint: Checkpoint, open_config: RunConfig, tmp_path: Path) -> None:
     write_resolved(open_config, tmp_path / "config.yaml")
     again = load_resolved(tmp_path / "config.yaml")
-    require_kept(checkpoint, again, FILE)
-    assert digest_of(kept(again)) == digest_of(checkpoint.facts["configuration"])
+    require_same_configuration(checkpoint, again, FILE)
+    assert json_digest(fixed_configuration(again)) == json_digest(checkpoint.facts["configuration"])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_launch_overrides_are_accepted_on_resume(
     checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any
 ) -> None:
     assert changed(open_config, key, value) != open_config
-    require_kept(checkpoint, changed(open_config, key, value), FILE)
+    require_same_configuration(checkpoint, changed(open_config, key, value), FILE)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_changed_keys_that_affect_results_are_named(
     checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any, message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        require_kept(checkpoint, changed(open_config, key, value), FILE)
+        require_same_configuration(checkpoint, changed(open_config, key, value), FILE)
     assert str(caught.value).startswith(f"{FILE}: {message}")
     assert f", when {checkpoint.path} was written; a resumed run keeps its configuration: restore it" in str(
         caught.value
@@ -240,12 +242,16 @@ def test_changed_keys_that_affect_results_are_named(
 def test_no_more_than_three_keys_are_named(checkpoint: Checkpoint, open_config: RunConfig) -> None:
     updates = {"seed": 1, "dropout": 0.5, "max_samples": 3, "global_batch_size": 1, "target_accuracy": None}
     with pytest.raises(UsageError, match=r"is .* and was .*, .* and was .*, .* and was [^,]*, and 2 more, when "):
-        require_kept(checkpoint, open_config.model_copy(update=updates), FILE)
+        require_same_configuration(checkpoint, open_config.model_copy(update=updates), FILE)
 
 
 def test_thread_count_may_change_on_a_gpu(open_config: RunConfig) -> None:
     config = changed(open_config, "launch.device", "cuda")
-    assert kept(config) == kept(changed(config, "launch.threads_per_process", 7)) != kept(open_config)
+    assert (
+        fixed_configuration(config)
+        == fixed_configuration(changed(config, "launch.threads_per_process", 7))
+        != fixed_configuration(open_config)
+    )
 
 
 @pytest.mark.parametrize("how", ["changed", "left out", "added", "nested"])
@@ -265,7 +271,7 @@ def test_changed_facts_are_refused(checkpoint: Checkpoint, open_config: RunConfi
     with pytest.raises(
         WorkError, match=rf"^{path}: was changed after it was written; remove the folder {path.parent} to"
     ):
-        require_kept(found, open_config, FILE)
+        require_same_configuration(found, open_config, FILE)
 
 
 MANIFEST = Manifest("ab" * 32, 512, (ShardEntry("a.h5", 3, 9, 3, "cd" * 32),))
@@ -290,7 +296,7 @@ def test_checkpoint_on_other_data_is_refused(
         write_run_data(run.data, RunData({"data.store": listed}))
         assert read_run_data(run.data) == RunData({"data.store": listed})
     digests = {"data.store": made_on} if made_on else None
-    (path / FACTS).write_text(facts_of(3, 30, 0, 7, "a log\n", {}, {}, digests), encoding="utf-8")
+    (path / FACTS).write_text(format_facts(3, 30, 0, 7, "a log\n", {}, {}, digests), encoding="utf-8")
     checkpoint = newest_checkpoint(run.checkpoints)
     assert checkpoint
     if differing is None:
@@ -330,4 +336,4 @@ def test_deeply_nested_files_are_treated_as_invalid(run_folder: RunFolder) -> No
     (run_folder.path / "failure.json").write_text(DEEP, encoding="utf-8")
     assert newest_checkpoint(run_folder.checkpoints) is None
     assert run_folder.samples_trained() == 7
-    assert run_folder.told_failure() is None
+    assert run_folder.read_failure() is None

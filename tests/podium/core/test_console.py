@@ -21,7 +21,7 @@ from podium.core.console import Console, print_json, print_text, text_table
 )
 def test_control_characters_in_messages_are_escaped(message: str, shown: str) -> None:
     with console.errors.capture() as capture:
-        console.tell(message)
+        console.print_message(message)
     assert capture.get().rstrip("\n").endswith(shown)
 
 

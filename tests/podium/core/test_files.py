@@ -10,23 +10,23 @@ import pytest
 
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import (
+    atomic_file,
     make_folder,
     open_regular,
     private_folder,
     read_bounded,
-    remove_unfinished,
+    remove_partial_files,
+    require_disk_space,
     require_readable,
-    require_room,
     sha256_of,
     user_cache_folder,
-    whole_file,
-    write_whole,
+    write_atomically,
 )
 
 
 def test_written_files_have_the_content_and_leave_no_temporary_file(tmp_path: Path) -> None:
-    write_whole(tmp_path / "text", "zwölf\n")
-    write_whole(tmp_path / "bytes", b"\0\xff")
+    write_atomically(tmp_path / "text", "zwölf\n")
+    write_atomically(tmp_path / "bytes", b"\0\xff")
     assert (tmp_path / "text").read_bytes() == "zwölf\n".encode()
     assert (tmp_path / "bytes").read_bytes() == b"\0\xff"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bytes", "text"]
@@ -35,7 +35,7 @@ def test_written_files_have_the_content_and_leave_no_temporary_file(tmp_path: Pa
 def test_existing_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("something much longer", encoding="utf-8")
-    write_whole(path, "new")
+    write_atomically(path, "new")
     assert path.read_text(encoding="utf-8") == "new"
 
 
@@ -51,7 +51,7 @@ def test_failed_write_leaves_the_old_file_and_no_temporary_file(
     path.write_text("old", encoding="utf-8")
     monkeypatch.setattr(*((os, "fsync") if step == "fsync" else (Path, "replace")), fail)
     with pytest.raises(WorkError, match=r"file: cannot be written \(No space left on device\); check that the folder"):
-        write_whole(path, "new")
+        write_atomically(path, "new")
     assert [(p.name, p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()] == [("file", "old")]
 
 
@@ -61,7 +61,7 @@ def test_interrupted_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        write_whole(tmp_path / "file", "new")
+        write_atomically(tmp_path / "file", "new")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -70,27 +70,27 @@ def test_devices_and_pipes_are_written_to_and_not_replaced(tmp_path: Path) -> No
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as reader:
         read = reader.submit(pipe.read_bytes)
-        write_whole(pipe, "text")
+        write_atomically(pipe, "text")
         assert read.result(10) == b"text"
-    with pytest.raises(WorkError, match="is a device or a pipe"), whole_file(pipe) as temporary:
+    with pytest.raises(WorkError, match="is a device or a pipe"), atomic_file(pipe) as temporary:
         temporary.write_bytes(b"")
     assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
-    write_whole(Path("/dev/null"), "text")
+    write_atomically(Path("/dev/null"), "text")
     assert Path("/dev/null").is_char_device()
     if Path("/dev/full").is_char_device():
         with pytest.raises(WorkError, match="the disk is full"):
-            write_whole(Path("/dev/full"), "text")
+            write_atomically(Path("/dev/full"), "text")
 
 
 def test_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match=r"none/file: cannot be written \(No such file or directory\)"):
-        write_whole(tmp_path / "none" / "file", "new")
+        write_atomically(tmp_path / "none" / "file", "new")
 
 
 def test_only_partial_files_of_this_file_are_removed(tmp_path: Path) -> None:
     for name in (".a[1].0123.partial", ".a1.0123.partial", ".b.0123.partial", "a[1]"):
         (tmp_path / name).touch()
-    remove_unfinished(tmp_path / "a[1]")
+    remove_partial_files(tmp_path / "a[1]")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a1.0123.partial", ".b.0123.partial", "a[1]"]
 
 
@@ -108,14 +108,14 @@ def test_folder_is_created_with_parents_or_an_error_is_raised(tmp_path: Path, mo
 
 
 def test_disk_space_is_checked_with_a_probe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_room(tmp_path)
+    require_disk_space(tmp_path)
     with pytest.raises(WorkError, match=r"nothing: cannot be written \(No such file or directory\); check its"):
-        require_room(tmp_path / "nothing")
+        require_disk_space(tmp_path / "nothing")
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(
         WorkError, match=rf"^{tmp_path}: the disk is full \(No space left on device\); free some space on it$"
     ):
-        require_room(tmp_path)
+        require_disk_space(tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from podium.core.paths import WORKING_FOLDER, without_folders
+from podium.core.paths import WORKING_FOLDER, shorten_paths
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ from podium.core.paths import WORKING_FOLDER, without_folders
     ],
 )
 def test_absolute_paths_are_shortened(text: str, shown: str) -> None:
-    assert without_folders(text) == shown
+    assert shorten_paths(text) == shown
 
 
 def test_paths_in_the_current_folder_become_relative(
     tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert without_folders(f"{tmp_path}/mine/results") == "mine/results"
+    assert shorten_paths(f"{tmp_path}/mine/results") == "mine/results"

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.paths import CODE_FOLDER
-from podium.core.processes import WorkerDied, results_in_processes, results_of
+from podium.core.processes import WorkerDied, run_jobs, run_jobs_in_processes
 
 
 @pytest.mark.parametrize("processes", [1, 2, 9])
 def test_each_job_runs_once(tmp_path: Path, processes: int) -> None:
     jobs = {tmp_path / str(number): (tmp_path / str(number), str(number)) for number in range(5)}
-    finished = dict(results_of(write_whole, jobs, processes))
+    finished = dict(run_jobs(write_atomically, jobs, processes))
     assert sorted(finished) == sorted(jobs) == sorted(tmp_path.iterdir())
     assert [file.read_text() for file in jobs] == ["0", "1", "2", "3", "4"]
     assert multiprocessing.active_children() == []
@@ -28,16 +28,16 @@ def test_each_job_runs_once(tmp_path: Path, processes: int) -> None:
 
 def test_each_result_comes_with_its_file(tmp_path: Path) -> None:
     jobs = {tmp_path / str(number): (2, number) for number in range(5)}
-    assert dict(results_in_processes(pow, jobs, 2)) == {tmp_path / str(number): 2**number for number in range(5)}
+    assert dict(run_jobs_in_processes(pow, jobs, 2)) == {tmp_path / str(number): 2**number for number in range(5)}
 
 
 def test_no_jobs_start_no_process() -> None:
-    assert list(results_in_processes(os.abort, {}, 3)) == []
+    assert list(run_jobs_in_processes(os.abort, {}, 3)) == []
 
 
 def test_exception_of_a_job_is_raised(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        list(results_in_processes(int, {tmp_path / "a": ("1",), tmp_path / "b": ("x",)}, 1))
+        list(run_jobs_in_processes(int, {tmp_path / "a": ("1",), tmp_path / "b": ("x",)}, 1))
     assert multiprocessing.active_children() == []
 
 
@@ -49,7 +49,7 @@ def test_dead_worker_is_reported_with_its_file(tmp_path: Path) -> None:
     finished = []
     with pytest.raises(WorkerDied, match=r"bad: the worker process that made it died; .* enough memory") as caught:
         jobs = {good: (0,), bad: (signal.SIGKILL,), never: (0,)}
-        for file, _ in results_in_processes(signal.raise_signal, jobs, 1):
+        for file, _ in run_jobs_in_processes(signal.raise_signal, jobs, 1):
             finished.append(file)
     assert (caught.value.file, caught.value.exit_code, finished) == (bad, 1, [good])
     assert list(tmp_path.iterdir()) == [other]
@@ -58,7 +58,7 @@ def test_dead_worker_is_reported_with_its_file(tmp_path: Path) -> None:
 
 def test_closing_the_generator_terminates_workers(tmp_path: Path) -> None:
     start = time.monotonic()
-    with closing(results_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 2)) as finished:
+    with closing(run_jobs_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 2)) as finished:
         assert next(finished) == (tmp_path / "a", None)
     assert time.monotonic() - start < 30
     assert multiprocessing.active_children() == []
@@ -68,7 +68,7 @@ def test_unrelated_child_processes_are_not_terminated(tmp_path: Path) -> None:
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     other.start()
     try:
-        with closing(results_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 1)) as finished:
+        with closing(run_jobs_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 1)) as finished:
             assert next(finished) == (tmp_path / "a", None)
         assert other.is_alive()
     finally:
@@ -125,11 +125,11 @@ def test_child_of_a_dead_parent_ends_at_once() -> None:
 
 CLOSED = """\
 import os, signal, sys, time
-from podium.core.processes import leave_closed_terminal
+from podium.core.processes import discard_closed_terminal_output
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 open(sys.argv[1], "w").close()
 signal.sigwait({signal.SIGHUP})
-leave_closed_terminal()
+discard_closed_terminal_output()
 print("discarded", flush=True)
 print("discarded", file=sys.stderr, flush=True)
 open(sys.argv[1], "w").write("kept")

@@ -50,7 +50,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("doctor") / "data"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("podium.run.data.DATA", folder)
-        patch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 4)
+        patch.setattr("benchmarks.bert.demo_text.ARTICLES_PER_PART", 4)
         patch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
         patch.setattr("podium.run.data.os.cpu_count", lambda: 1)
         with_data(load_system("laptop", settings=LAPTOP), lambda _: None)
@@ -76,7 +76,7 @@ def data(prepared_folder: Path, text_sha256: str, tmp_path: Path, monkeypatch: p
     """A copy of the data folder that a test may damage; it becomes the data folder of runs."""
     shutil.copytree(prepared_folder, tmp_path / "data")
     monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
-    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 4)
+    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_PER_PART", 4)
     monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
     monkeypatch.setattr("benchmarks.bert.demo_text.TEXT_SHA256", text_sha256)
     monkeypatch.setattr("podium.doctor.filesystem.write_speed", write_speed_of_a_sound_disk)

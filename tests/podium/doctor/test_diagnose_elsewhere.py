@@ -14,8 +14,8 @@ from podium.core.finding import Finding
 from podium.doctor import diagnose as diagnose_module
 from podium.doctor.context import Places
 from podium.doctor.diagnose import diagnose
-from podium.launch.container import become, wrapped
-from podium.launch.node_group import follow
+from podium.launch.container import exec_launcher, launcher_argv
+from podium.launch.node_group import run_worker_node
 
 LARGE = ("data/wikipedia", "data/wikipedia_128", "data/evaluation", "data/vocab.txt", "data/large.safetensors")
 
@@ -52,7 +52,7 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(config: RunConfig, argv: list[str]) -> None:
         raise Started(argv)
 
-    monkeypatch.setattr(diagnose_module, become.__name__, stop)
+    monkeypatch.setattr(diagnose_module, exec_launcher.__name__, stop)
 
 
 def found(system: str, *settings: str) -> dict[str, Finding]:
@@ -67,17 +67,19 @@ def test_doctor_starts_the_launcher_of_the_run(system: str) -> None:
     done = CliRunner().invoke(app, ["doctor", system, "--json", "--set", "description.cooling=air, cold"])
     assert isinstance(done.exception, Started), done.output
     options = ["--set", "description.cooling=air, cold", "--json"]
-    assert done.exception.argv == wrapped(load_system(system), system, options, 0, "doctor")
+    assert done.exception.argv == launcher_argv(load_system(system), system, options, 0, "doctor")
 
 
 def test_container_and_job_run_the_doctor_command() -> None:
     options = ["--json"]
-    docker, run = (wrapped(load_system("dgxa100_n1"), "dgxa100_n1", options, 0, name) for name in ("doctor", "run"))
+    docker, run = (
+        launcher_argv(load_system("dgxa100_n1"), "dgxa100_n1", options, 0, name) for name in ("doctor", "run")
+    )
     (place,) = (number for number, (a, b) in enumerate(zip(docker, run, strict=True)) if a != b)
     assert docker[place - 1 : place + 3] == ["podium", "doctor", "dgxa100_n1", "--json"]
-    job = wrapped(load_system("dgxa100_n8"), "dgxa100_n8", options, 0, "doctor")
+    job = launcher_argv(load_system("dgxa100_n8"), "dgxa100_n8", options, 0, "doctor")
     assert "--doctor" in job[job.index("--chdir=" + str(Path.cwd())) : job.index("--")]
-    assert "--doctor" not in wrapped(load_system("dgxa100_n8"), "dgxa100_n8", options, 0)
+    assert "--doctor" not in launcher_argv(load_system("dgxa100_n8"), "dgxa100_n8", options, 0)
 
 
 def test_missing_launcher_still_yields_the_local_findings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +114,7 @@ def test_interruption_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
         raise Interrupted("interrupted; the Slurm job continues")
 
-    monkeypatch.setattr(diagnose_module, become.__name__, interrupted)
+    monkeypatch.setattr(diagnose_module, exec_launcher.__name__, interrupted)
     with pytest.raises(Interrupted):
         diagnose("dgxa100_n8", None, [], lambda _: None)
 
@@ -178,7 +180,7 @@ def test_node_rank_with_slurm_is_a_usage_error() -> None:
 
 def test_worker_node_joins_the_first_and_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks: list[int] = []
-    monkeypatch.setattr(diagnose_module, follow.__name__, lambda config, rank, *_: ranks.append(rank))
+    monkeypatch.setattr(diagnose_module, run_worker_node.__name__, lambda config, rank, *_: ranks.append(rank))
     settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
     done = CliRunner().invoke(app, ["doctor", "laptop", "--node-rank", "2", "--json", *settings])
     assert (done.exit_code, done.stdout) == (0, "")

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from podium.cli.main import app
 from podium.config.load import load_system, write_resolved
-from podium.config.run_folder import RunFolder, checkpoint_path, facts_of, kept, rank_file
+from podium.config.run_folder import RunFolder, checkpoint_path, fixed_configuration, format_facts, rank_file
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
 from podium.launch import container as container_module
 from podium.launch import mounts as mounts_module
-from podium.launch.container import become, run_options, seen_anywhere, wrapped
+from podium.launch.container import exec_launcher, launcher_argv, portable_path, run_options
 from podium.launch.launch import TORCHRUN
 from podium.run.dry_run import commands
 from podium.run.run_set import RunRequest
@@ -31,7 +31,7 @@ def test_docker_options_and_inner_command(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(container_module, "INFINIBAND", Path("/"))
     options = run_options(10, "random", ["seed=3"], as_json=True)
     assert options == ["--runs", "10", "--recipe", "random", "--set", "seed=3", "--json"]
-    argv = wrapped(load_system("dgxa100_n1"), "dgxa100_n1", options, 0)
+    argv = launcher_argv(load_system("dgxa100_n1"), "dgxa100_n1", options, 0)
     assert argv[:3] == ["docker", "run", "--rm"]
     image = argv.index("podium:latest")
     assert argv[image + 1 :] == ["podium", "run", "dgxa100_n1", *options, *DIRECT]
@@ -59,7 +59,7 @@ def test_users_system_file_is_mounted(write_system: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(container_module, "INFINIBAND", Path("/nowhere"))
     container = {"runtime": "docker", "image": "x", "mounts": ["/big/data:/data"]}
     path = write_system({"launch.launcher": "docker", "launch.container": container})
-    argv = wrapped(load_system(str(path)), str(path), [], 0)
+    argv = launcher_argv(load_system(str(path)), str(path), [], 0)
     assert f"--volume={path}:/workspace/podium/systems/mine.yaml:ro" in argv
     assert "--volume=/big/data:/data" in argv
     assert argv[argv.index("x") + 1 :][:3] == ["podium", "run", "mine"]
@@ -69,27 +69,27 @@ def test_users_system_file_is_mounted(write_system: Any, monkeypatch: pytest.Mon
 def test_docker_on_several_nodes_passes_the_node_rank(write_system: Any) -> None:
     launch = {"launcher": "docker", "nodes": 2, "container": {"runtime": "docker", "image": "x"}}
     path = write_system({f"launch.{key}": value for key, value in launch.items()})
-    argv = wrapped(load_system(str(path)), str(path), ["--json"], 1)
+    argv = launcher_argv(load_system(str(path)), str(path), ["--json"], 1)
     assert argv[-9:-6] == ["--json", "--node-rank", "1"]
     assert "--network=host" in argv and not any(option.startswith("--ipc") for option in argv)
 
 
 def test_sbatch_options_and_container() -> None:
-    argv = wrapped(load_system("dgxa100_n8"), "dgxa100_n8", ["--runs", "10"], 0)
+    argv = launcher_argv(load_system("dgxa100_n8"), "dgxa100_n8", ["--runs", "10"], 0)
     script = argv.index(f"{CODE_FOLDER}/docker/slurm.sub")
     assert argv[:2] == ["sbatch", "--wait"]
     assert set(argv[2:script]) >= {"--nodes=8", "--ntasks-per-node=1", "--exclusive", f"--chdir={CODE_FOLDER}"}
     assert argv[script + 1 : script + 3] == ["--pyxis", f"{CODE_FOLDER}/podium.sqsh"]
     assert argv[-4:] == ["--", "dgxa100_n8", "--runs", "10"]
     assert f"{CODE_FOLDER}/data:/data:ro" in argv
-    assert "--apptainer" in wrapped(load_system("academic_t4"), "academic_t4", [], 0)
+    assert "--apptainer" in launcher_argv(load_system("academic_t4"), "academic_t4", [], 0)
     with pytest.raises(UsageError, match=r"^--node-rank: found 1, but launch\.launcher is slurm"):
-        wrapped(load_system("dgxa100_n8"), "dgxa100_n8", [], 1)
+        launcher_argv(load_system("dgxa100_n8"), "dgxa100_n8", [], 1)
 
 
 def test_sbatch_without_a_container_uses_this_python(write_system: Any) -> None:
     path = write_system({"launch.launcher": "slurm", "launch.slurm_options": ["--partition=gpu"]})
-    argv = wrapped(load_system(str(path)), str(path), [], 0)
+    argv = launcher_argv(load_system(str(path)), str(path), [], 0)
     assert argv[-5:] == [f"{CODE_FOLDER}/docker/slurm.sub", "--python", sys.executable, "--", str(path)]
     assert "--partition=gpu" in argv
 
@@ -217,7 +217,7 @@ def test_docker_replaces_the_process(fakes: Path, tmp_path: Path) -> None:
         "from pathlib import Path\nfrom podium.launch import container as launch_container\n"
         "from podium.config.load import load_system\n"
         f"launch_container.WORKING_FOLDER = Path({str(tmp_path)!r})\n"
-        "launch_container.become(load_system('dgxa100_n1'), ['docker', 'run', 'a b'])"
+        "launch_container.exec_launcher(load_system('dgxa100_n1'), ['docker', 'run', 'a b'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -234,7 +234,7 @@ def test_missing_launcher_is_an_error() -> None:
     with pytest.raises(
         UsageError, match=r"^launch\.launcher is docker, but no-docker is not installed here; install it$"
     ):
-        become(load_system("dgxa100_n1"), ["no-docker", "run"])
+        exec_launcher(load_system("dgxa100_n1"), ["no-docker", "run"])
 
 
 # --dry-run
@@ -293,15 +293,15 @@ def test_run_starts_the_launcher_of_its_system(tmp_path: Path, monkeypatch: pyte
         started.append(argv)
         raise SystemExit(0)
 
-    monkeypatch.setattr("podium.run.run_set.become", record)
+    monkeypatch.setattr("podium.run.run_set.exec_launcher", record)
     done = CliRunner().invoke(app, ["run", "dgxa100_n1", "--runs", "3"])
     assert done.exit_code == 0, done.output
-    assert started == [wrapped(load_system("dgxa100_n1"), "dgxa100_n1", ["--runs", "3"], 0)]
+    assert started == [launcher_argv(load_system("dgxa100_n1"), "dgxa100_n1", ["--runs", "3"], 0)]
 
 
 def test_run_with_a_node_rank_is_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
-    monkeypatch.setattr("podium.run.run_set.follow", lambda config, rank, *_: followed.append(rank))
+    monkeypatch.setattr("podium.run.run_set.run_worker_node", lambda config, rank, *_: followed.append(rank))
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: pytest.fail("only the first node makes the runs"))
     settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
     done = CliRunner().invoke(app, ["run", "laptop", "--node-rank", "2", *settings])
@@ -325,7 +325,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         started.append(argv)
         raise SystemExit(0)
 
-    monkeypatch.setattr("podium.run.run_set.become", record)
+    monkeypatch.setattr("podium.run.run_set.exec_launcher", record)
 
     def make(system: str, *settings: str) -> tuple[Path, list[list[str]]]:
         run = RunFolder(tmp_path / "runs" / system / "2026-11-21" / "run_0")
@@ -333,7 +333,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         checkpoint.mkdir(parents=True)
         rank_file(checkpoint, 0).touch()
         config = load_system(system, settings=[*DIRECT[1::2], *settings]).model_copy(update={"seed": 3})
-        facts = facts_of(3, 1234, 0, 0, "", kept(config), {})
+        facts = format_facts(3, 1234, 0, 0, "", fixed_configuration(config), {})
         (checkpoint / "facts.json").write_text(facts, encoding="utf-8")
         write_resolved(config, run.config)
         return run.path, started
@@ -401,8 +401,8 @@ def test_run_folder_behind_a_link_is_relative_to_the_repository(
     run.mkdir(parents=True)
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "runs").symlink_to(tmp_path / "big")
-    assert seen_anywhere(run) == seen_anywhere(tmp_path / "here/runs/laptop/run_0") == Path("runs/laptop/run_0")
-    assert seen_anywhere(tmp_path) == tmp_path
+    assert portable_path(run) == portable_path(tmp_path / "here/runs/laptop/run_0") == Path("runs/laptop/run_0")
+    assert portable_path(tmp_path) == tmp_path
 
 
 def test_arguments_of_slurm_sub_are_accepted_on_each_node(
@@ -421,7 +421,7 @@ def test_arguments_of_slurm_sub_are_accepted_on_each_node(
 
         return record
 
-    monkeypatch.setattr("podium.run.run_set.follow", recording("follow"))
+    monkeypatch.setattr("podium.run.run_set.run_worker_node", recording("follow"))
     monkeypatch.setattr("podium.run.run_set.node_group", recording("gather"))
     run_podium(*arguments[1:])
     run_podium(*arguments[1:-1], "0")
@@ -436,7 +436,7 @@ def test_manually_started_nodes_resume_by_the_same_command_on_each(
     folder, _ = stopped("laptop", "launch.nodes=2", "launch.rendezvous=a:29500")
     calls: list[tuple[int, str | None]] = []
     monkeypatch.setattr(
-        "podium.run.run_set.follow", lambda config, rank, *_: calls.append((rank, config.launch.rendezvous))
+        "podium.run.run_set.run_worker_node", lambda config, rank, *_: calls.append((rank, config.launch.rendezvous))
     )
     run_podium("laptop", "--resume", str(folder), "--node-rank", "1")
     run_podium("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")

@@ -9,7 +9,7 @@ from podium.config.load import load_system
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.launch.launch import ALONE, TORCHRUN, Node, command, environment, torchrun_arguments
+from podium.launch.launch import SINGLE_NODE, TORCHRUN, Node, command, environment, torchrun_arguments
 
 
 def test_each_node_has_its_output_file(run_folder: RunFolder) -> None:
@@ -21,12 +21,12 @@ PRIVATE = Path("/private")
 TWO = ("launch.nodes=2", "launch.rendezvous=a1:29500")
 
 
-def arguments(folder: RunFolder, node: Node = ALONE, *settings: str) -> list[str]:
+def arguments(folder: RunFolder, node: Node = SINGLE_NODE, *settings: str) -> list[str]:
     return torchrun_arguments(load_system("laptop", settings=settings), folder, node, PRIVATE)
 
 
 def test_single_node_uses_a_file_store_in_the_private_folder(run_folder: RunFolder) -> None:
-    found = arguments(run_folder, ALONE, "launch.processes_per_node=3", "global_batch_size=48")
+    found = arguments(run_folder, SINGLE_NODE, "launch.processes_per_node=3", "global_batch_size=48")
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-conf=store_type=file", "--rdzv-endpoint=/private/rendezvous"]
     counts = ["--nnodes=1", "--nproc-per-node=3", "--log-dir=/private/logs"]
     assert found == [*TORCHRUN, *rendezvous, "--local-addr=127.0.0.1", *counts]
@@ -50,10 +50,10 @@ def test_each_run_has_another_rendezvous_id(run_folder: RunFolder) -> None:
 
 def test_torchrun_binds_gpu_processes_and_cpu_affinity_binds_cores(run_folder: RunFolder) -> None:
     gpus = load_system("laptop", settings=["launch.device=cuda", "launch.binding=node"])
-    assert "--numa-binding=node" in command(gpus, run_folder, "train", [], ALONE, PRIVATE)
-    assert "podium.launch.cpu_affinity" not in command(gpus, run_folder, "train", [], ALONE, PRIVATE)
+    assert "--numa-binding=node" in command(gpus, run_folder, "train", [], SINGLE_NODE, PRIVATE)
+    assert "podium.launch.cpu_affinity" not in command(gpus, run_folder, "train", [], SINGLE_NODE, PRIVATE)
     bound = load_system("laptop", settings=["launch.binding=cores"])
-    cores = command(bound, run_folder, "train", ["--x"], ALONE, PRIVATE)
+    cores = command(bound, run_folder, "train", ["--x"], SINGLE_NODE, PRIVATE)
     assert cores[-6:-3] == ["-m", "podium.launch.cpu_affinity", "implementations.pytorch.train"]
     assert not any("numa" in option for option in cores)
 
@@ -70,13 +70,13 @@ def test_torchrun_binds_gpu_processes_and_cpu_affinity_binds_cores(run_folder: R
 )
 def test_unsupported_launch_settings_are_refused(run_folder: RunFolder, settings: tuple[str, ...], match: str) -> None:
     with pytest.raises(UsageError, match=match):
-        arguments(run_folder, ALONE, *settings)
+        arguments(run_folder, SINGLE_NODE, *settings)
 
 
 def test_environment_sets_threads_and_gloos_interface(monkeypatch: pytest.MonkeyPatch, open_config: RunConfig) -> None:
     for name in ("GOMP_SPINCOUNT", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
-    found = environment(open_config, ALONE, PRIVATE)
+    found = environment(open_config, SINGLE_NODE, PRIVATE)
     assert found["GLOO_SOCKET_IFNAME"] == "lo"  # a single node's ranks accept no other connections
     assert found["PODIUM_STORE"] == "/private/ranks"
     assert found["OMP_NUM_THREADS"] == str(open_config.launch.threads)
@@ -98,10 +98,10 @@ def test_code_caches_are_in_folders_that_only_this_user_can_write(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(private))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    found = environment(open_config, ALONE, PRIVATE)
+    found = environment(open_config, SINGLE_NODE, PRIVATE)
     assert (found["TRITON_CACHE_DIR"], found["TORCHINDUCTOR_CACHE_DIR"]) == (
         str(private),
         str(tmp_path / "cache" / "podium" / "inductor"),
     )
     monkeypatch.setenv("TRITON_CACHE_DIR", str(shared))
-    assert environment(open_config, ALONE, PRIVATE)["TRITON_CACHE_DIR"] == "/private/triton"
+    assert environment(open_config, SINGLE_NODE, PRIVATE)["TRITON_CACHE_DIR"] == "/private/triton"

@@ -10,8 +10,8 @@ from podium.cli.main import app
 from podium.config.load import load_system
 from podium.core.errors import UsageError
 from podium.launch import mounts as mounts_module
-from podium.launch.container import wrapped
-from podium.launch.mounts import known_faults, unseen_paths
+from podium.launch.container import launcher_argv
+from podium.launch.mounts import container_errors, unmounted_paths_warning
 from podium.run.dry_run import commands
 from podium.run.run_set import RunRequest
 
@@ -38,16 +38,18 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         started.append(argv)
         raise SystemExit(0)
 
-    monkeypatch.setattr("podium.run.run_set.become", record)
+    monkeypatch.setattr("podium.run.run_set.exec_launcher", record)
     return started
 
 
 def errors(system: str, *settings: str) -> list[str]:
-    return known_faults(load_system(system, settings=settings, paths_as_written=True))
+    return container_errors(load_system(system, settings=settings, paths_as_written=True))
 
 
 def unmounted(system: str, *settings: str) -> str:
-    return unseen_paths(load_system(system, settings=settings, paths_as_written=True), Path("systems/mine.yaml"))
+    return unmounted_paths_warning(
+        load_system(system, settings=settings, paths_as_written=True), Path("systems/mine.yaml")
+    )
 
 
 def with_container(*mounts: str, runtime: str = "docker", image: str = "x") -> list[str]:
@@ -152,7 +154,7 @@ def test_link_out_of_its_mount_is_reported(root: Path) -> None:
 
 def test_mount_over_a_shared_folder_replaces_it() -> None:
     settings = with_container("/big:/workspace/podium/data")
-    argv = wrapped(load_system("laptop", settings=settings), "laptop", [], 0)
+    argv = launcher_argv(load_system("laptop", settings=settings), "laptop", [], 0)
     assert [option for option in argv if option.endswith("/workspace/podium/data")] == [
         "--volume=/big:/workspace/podium/data"
     ]
@@ -161,7 +163,7 @@ def test_mount_over_a_shared_folder_replaces_it() -> None:
 def test_repository_path_with_a_colon_cannot_be_mounted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts_module, "WORKING_FOLDER", root / "a:b")
     with pytest.raises(UsageError, match=r"a:b/results:/workspace/podium/results: cannot be mounted in a container"):
-        wrapped(load_system("laptop", settings=with_container()), "laptop", [], 0)
+        launcher_argv(load_system("laptop", settings=with_container()), "laptop", [], 0)
 
 
 @pytest.mark.parametrize("target", ["/", "/data/../etc", "/data/./x"])

@@ -31,7 +31,7 @@ from podium.launch.node_connection import (
     read_secret,
     secret_file,
 )
-from podium.launch.node_group import NodeGroup, follow, node_group, rendezvous_address
+from podium.launch.node_group import NodeGroup, node_group, rendezvous_address, run_worker_node
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +187,7 @@ class WorkerThread:
 
     def _run_worker(self, config: RunConfig, runs: Path) -> None:
         try:
-            follow(config, 1, runs, self.notes.append)
+            run_worker_node(config, 1, runs, self.notes.append)
         except PodiumError as error:
             self.error.append(error)
 
@@ -421,7 +421,7 @@ def test_worker_rejects_a_first_node_without_the_secret(
             WorkError, match=r"^launch\.rendezvous: the process that answers at 127\.0\.0\.1:\d+ does not know the"
         ),
     ):
-        follow(config, 1, tmp_path, quiet)
+        run_worker_node(config, 1, tmp_path, quiet)
 
 
 def test_silent_first_node_ends_the_handshake_at_the_deadline(
@@ -434,7 +434,7 @@ def test_silent_first_node_ends_the_handshake_at_the_deadline(
         false_first_node(config, lambda connection: call_suppressed(connection.recv_bytes)),
         pytest.raises(WorkError, match=r"the process that answers at .* does not know the secret"),
     ):
-        follow(config, 1, tmp_path, quiet)
+        run_worker_node(config, 1, tmp_path, quiet)
 
 
 def test_missing_secret_file_is_an_error(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,7 +443,7 @@ def test_missing_secret_file_is_an_error(config: RunConfig, tmp_path: Path, monk
         false_first_node(config, closing_at_once),
         pytest.raises(WorkError, match="does not exist here; share one runs/ between all"),
     ):
-        follow(config, 1, tmp_path, quiet)
+        run_worker_node(config, 1, tmp_path, quiet)
 
 
 def test_secret_is_read_at_each_attempt(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,7 +516,7 @@ def test_unresolvable_rendezvous_is_an_error_on_every_node(config: RunConfig, tm
     launch = config.launch.model_copy(update={"rendezvous": f"{host}:29500"})
     config = config.model_copy(update={"launch": launch})
     for start in (
-        lambda: follow(config, 1, tmp_path, quiet),
+        lambda: run_worker_node(config, 1, tmp_path, quiet),
         lambda: node_group(config, tmp_path, quiet).__enter__(),
     ):
         with pytest.raises(UsageError, match=f"^launch.rendezvous: the host name {host} does not resolve on this node"):

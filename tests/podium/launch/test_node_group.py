@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from benchmarks.bert.shard import Shard
-from benchmarks.bert.store import renew_manifest
+from benchmarks.bert.store import update_manifest
 from podium.config.load import write_resolved
 from podium.config.run_data import write_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import DataSettings, RunConfig
-from podium.core.errors import Interrupted, Saved, UsageError, WorkError
+from podium.core.errors import Interrupted, StoppedAfterSaving, UsageError, WorkError
 from podium.core.paths import CODE_FOLDER
 from podium.launch.node_data import DataChangedError, NodeData
-from podium.launch.node_group import NodeGroup, follow, node_group, rendezvous_address
+from podium.launch.node_group import NodeGroup, node_group, rendezvous_address, run_worker_node
 from podium.launch.page_cache import Cleared
 from tests.benchmarks.bert.test_store import make_samples, write
 
@@ -41,7 +41,7 @@ launching.command = lambda config, folder, entry, options, node, private: [
 node_group.clear_caches = lambda config: Cleared(config.seed == 7, "partly cleared")
 try:
     config = load_system("laptop", settings=sys.argv[4:])
-    node_group.follow(config, int(sys.argv[2]), Path(sys.argv[3]), lambda text: None)
+    node_group.run_worker_node(config, int(sys.argv[2]), Path(sys.argv[3]), lambda text: None)
 except PodiumError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
@@ -117,7 +117,7 @@ def stored(config: RunConfig, tmp_path: Path) -> RunConfig:
     for seed, folder in enumerate(stores.values()):
         folder.mkdir()
         write(folder / "one.h5", make_samples([50], seed=seed))
-        renew_manifest(folder)
+        update_manifest(folder)
     return config.model_copy(update={"data": DataSettings(**stores, vocabulary=tmp_path / "vocab.txt")})
 
 
@@ -161,7 +161,7 @@ def test_worker_verifies_its_data_and_compares_it_with_the_first_nodes(
         shard.write_bytes(whole)
         nodes.verify_data(stored, run)
         write(shard, make_samples([60], seed=7))
-        renew_manifest(shard.parent)
+        update_manifest(shard.parent)
         with pytest.raises(WorkError, match=r"^node 1 .*: data\.store: .*its tokens is 60, node 0 has 50; restore the"):
             nodes.verify_data(stored, run)
         run.data.unlink()
@@ -255,7 +255,7 @@ def test_failure_on_the_first_node_ends_the_workers_processes(
     ("error", "exit_code"),
     [
         (WorkError("rank 0 died"), 1),
-        (Saved("asked to stop, and saved"), 143),
+        (StoppedAfterSaving("asked to stop, and saved"), 143),
         (Interrupted("interrupted: stopped"), 130),
         (UsageError("data.store: missing"), 2),
         (ZeroDivisionError("a defect"), 1),
@@ -292,13 +292,13 @@ def test_missing_nodes_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPa
 def test_missing_first_node_is_an_error(config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.1)
     with pytest.raises(WorkError, match=r"^launch\.rendezvous: no process answers at 127\.0\.0\.1:\d+ \("):
-        follow(config, 1, tmp_path, quiet)
+        run_worker_node(config, 1, tmp_path, quiet)
 
 
 @pytest.mark.parametrize("rank", [2, 3])
 def test_rank_out_of_range_is_refused(config: RunConfig, rank: int, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"^--node-rank: found {rank}, allowed is 0 to 1"):
-        follow(config, rank, tmp_path, quiet)
+        run_worker_node(config, rank, tmp_path, quiet)
 
 
 def test_missing_rendezvous_is_an_error(config: RunConfig, tmp_path: Path) -> None:

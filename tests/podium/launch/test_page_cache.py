@@ -57,7 +57,7 @@ def configured(caches: str) -> RunConfig:
 def test_all_caches_are_cleared_where_permissions_allow(switch: Path, shard: Path) -> None:
     switch.touch()
     cleared = clear_caches(configured("all"))
-    assert (cleared.samples, cleared.words) == (True, "Cleared all of the kernel's caches")
+    assert (cleared.samples, cleared.message) == (True, "Cleared all of the kernel's caches")
     assert switch.read_text(encoding="ascii") == "3"
     assert resident_bytes(shard) == 0
 
@@ -67,14 +67,14 @@ def test_missing_permission_is_reported(switch: Path, shard: Path) -> None:
     cleared = clear_caches(configured("all"))
     assert cleared.samples
     reason = f"{switch} cannot be written here (Is a directory)"
-    assert cleared.words == f"Cleared only the samples from the page cache: {reason}"
+    assert cleared.message == f"Cleared only the samples from the page cache: {reason}"
 
 
 def test_caches_samples_keeps_all_other_caches(switch: Path, shard: Path) -> None:
     switch.touch()
     cleared = clear_caches(configured("samples"))
     assert cleared.samples
-    assert cleared.words.endswith("page cache: launch.caches is samples")
+    assert cleared.message.endswith("page cache: launch.caches is samples")
     assert switch.read_text(encoding="ascii") == ""
     assert resident_bytes(shard) == 0, "pages that were just written are written back first"
 
@@ -86,7 +86,7 @@ def test_pages_mapped_by_a_process_are_not_cleared(switch: Path, shard: Path, ca
         assert len(mapped[:]) == SIZE  # every page is read
         cleared = clear_caches(configured(caches))
     assert not cleared.samples
-    assert cleared.words.startswith("0.0 of 0.0 MB of samples are still in memory after clearing caches")
+    assert cleared.message.startswith("0.0 of 0.0 MB of samples are still in memory after clearing caches")
 
 
 def test_samples_on_a_file_system_in_memory_are_not_cleared(switch: Path, shard_in_memory: Path) -> None:
@@ -100,7 +100,7 @@ def test_samples_count_as_cleared_if_pages_cannot_be_counted(
     monkeypatch.setattr(page_cache, "resident_bytes", lambda path: None)
     cleared = clear_caches(configured("samples"))
     assert cleared.samples
-    assert cleared.words.endswith("; for 1 of 1 shards it cannot be checked here")
+    assert cleared.message.endswith("; for 1 of 1 shards it cannot be checked here")
 
 
 def as_unprivileged_user(count: Callable[[], int | None]) -> int | None:

@@ -19,11 +19,11 @@ import pytest
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import Checkpointing, RunConfig
-from podium.core.errors import Interrupted, Saved, UsageError, WorkError
+from podium.core.errors import Interrupted, StoppedAfterSaving, UsageError, WorkError
 from podium.core.locks import assert_unlocked
 from podium.core.processes import STOP_SIGNALS, stop_signals
 from podium.launch import launch as launch_module
-from podium.launch.launch import ALONE, TORCHRUN, command, launch, torchrun_arguments
+from podium.launch.launch import SINGLE_NODE, TORCHRUN, command, launch, torchrun_arguments
 
 PRIVATE = Path("/private")
 
@@ -91,18 +91,23 @@ def assert_all_dead(folder: RunFolder) -> None:
 
 def test_command_runs_the_implementation_under_torchrun(open_config: RunConfig, run_folder: RunFolder) -> None:
     config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"processes_per_node": 3})})
-    found = command(config, run_folder, "train", [], ALONE, PRIVATE)
+    found = command(config, run_folder, "train", [], SINGLE_NODE, PRIVATE)
     assert found[:5] == [sys.executable, *TORCHRUN, "--rdzv-backend=c10d"]
     assert "--nproc-per-node=3" in found
     assert found[-3:] == ["implementations.pytorch.train", str(run_folder.config), str(run_folder.path)]
-    assert command(config, run_folder, "train", ["--caches-cleared"], ALONE, PRIVATE) == [*found, "--caches-cleared"]
+    assert command(config, run_folder, "train", ["--caches-cleared"], SINGLE_NODE, PRIVATE) == [
+        *found,
+        "--caches-cleared",
+    ]
 
 
 def test_only_training_is_restarted(open_config: RunConfig, run_folder: RunFolder) -> None:
     config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"max_restarts": 4})})
-    assert "--max-restarts=4" in command(config, run_folder, "train", [], ALONE, PRIVATE)
-    assert "--max-restarts=0" in command(open_config, run_folder, "train", [], ALONE, PRIVATE)
-    assert not any("restarts" in argument for argument in command(config, run_folder, "bench", [], ALONE, PRIVATE))
+    assert "--max-restarts=4" in command(config, run_folder, "train", [], SINGLE_NODE, PRIVATE)
+    assert "--max-restarts=0" in command(open_config, run_folder, "train", [], SINGLE_NODE, PRIVATE)
+    assert not any(
+        "restarts" in argument for argument in command(config, run_folder, "bench", [], SINGLE_NODE, PRIVATE)
+    )
 
 
 def test_run_that_saved_a_checkpoint_raises_saved(
@@ -110,7 +115,7 @@ def test_run_that_saved_a_checkpoint_raises_saved(
 ) -> None:
     failure = json.dumps({"exit_code": 143, "message": "saved after 32 samples"})
     as_implementation(f"(folder / 'failure.json').write_text({failure!r}); sys.exit(143)")
-    with pytest.raises(Saved, match=r"^saved after 32 samples$") as caught:
+    with pytest.raises(StoppedAfterSaving, match=r"^saved after 32 samples$") as caught:
         start(open_config, run_folder)
     assert caught.value.exit_code == 143
 
@@ -138,7 +143,7 @@ def test_processes_with_checkpoints_get_time_to_save(
     monkeypatch.setattr(launch_module, "GRACE_SECONDS", 0.1)
     as_implementation(SAVING)
     thread = interrupt_when_begun(run_folder, number)
-    with pytest.raises(Saved, match=r"^saved$"):
+    with pytest.raises(StoppedAfterSaving, match=r"^saved$"):
         start(open_config.model_copy(update={"checkpoint": Checkpointing()}), run_folder)
     thread.join()
     assert run_folder.output.read_text(encoding="utf-8") == "60\n"
@@ -343,7 +348,7 @@ import os, sys
 from pathlib import Path
 from implementations.pytorch.distributed.process_group import joined
 from podium.config.load import load_resolved
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 
 def addresses():
     sockets, torchrun = set(), os.getppid()
@@ -363,7 +368,7 @@ def addresses():
 with joined(load_resolved(Path(sys.argv[1]))) as processes:
     processes.barrier()
     if processes.first:
-        write_whole(Path(sys.argv[2]), " ".join(addresses()))
+        write_atomically(Path(sys.argv[2]), " ".join(addresses()))
     processes.barrier()
 """
 LOOPBACKS = (
@@ -410,7 +415,7 @@ def test_installed_torchrun_reports_killed_ranks_in_the_expected_form(
     """The text above is torchrun's: the installed version must report a killed rank in the same form."""
     script = tmp_path / "die.py"
     script.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", encoding="utf-8")
-    arguments = [sys.executable, *torchrun_arguments(open_config, run_folder, ALONE, tmp_path), str(script)]
+    arguments = [sys.executable, *torchrun_arguments(open_config, run_folder, SINGLE_NODE, tmp_path), str(script)]
     with run_folder.output.open("wb") as output:
         done = subprocess.run(arguments, stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, check=False)
     failure = launch_module.diagnose_failure(run_folder, done.returncode)

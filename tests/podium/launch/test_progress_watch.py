@@ -20,8 +20,8 @@ import pytest
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core import clock
-from podium.core.errors import Interrupted, PodiumError, Saved, WorkError
-from podium.core.process_tree import STOPPED, StartedProcesses, read_process
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, WorkError
+from podium.core.process_tree import STOPPED, DescendantProcesses, read_process
 from podium.launch import launch as launch_module
 from podium.launch.launch import launch
 from podium.launch.progress_watch import (
@@ -158,7 +158,7 @@ def test_one_stopped_rank_is_killed_after_twice_the_timeout(run: Run) -> None:
 
 def test_failure_reported_by_a_rank_is_kept(run: Run) -> None:
     def stop() -> None:
-        run.folder.tell_failure(WorkError("rank 1 sends no heartbeats"), final=False)
+        run.folder.write_failure(WorkError("rank 1 sends no heartbeats"), final=False)
         run.stop(run.ranks[1])
 
     with pytest.raises(WorkError, match=r"^rank 1 sends no heartbeats$"):
@@ -188,9 +188,9 @@ def test_stopped_torchrun_is_detected(run: Run) -> None:
 def test_run_that_saves_while_torchrun_is_stopped_is_saved(run: Run) -> None:
     def stop() -> None:
         run.stop(run.torchrun)
-        run.folder.tell_failure(Saved("saved after 32 samples"))
+        run.folder.write_failure(StoppedAfterSaving("saved after 32 samples"))
 
-    with pytest.raises(Saved, match=r"^saved after 32 samples$"):
+    with pytest.raises(StoppedAfterSaving, match=r"^saved after 32 samples$"):
         run(stop)
 
 
@@ -248,7 +248,7 @@ def test_ranks_of_a_killed_torchrun_are_killed(
 
 def test_run_that_saves_after_torchrun_was_killed_is_aborted(run: Run) -> None:
     def kill() -> None:
-        run.folder.tell_failure(Saved("saved after 32 samples"))
+        run.folder.write_failure(StoppedAfterSaving("saved after 32 samples"))
         os.kill(run.torchrun, signal.SIGKILL)
 
     with pytest.raises(WorkError, match=r"^torchrun was killed by SIGKILL, .* \(saved after 32 samples\)$"):
@@ -356,7 +356,7 @@ def test_stall_is_reported_on_a_full_disk(run: Run, monkeypatch: pytest.MonkeyPa
     def full(*_: object, **__: object) -> None:
         raise WorkError("the disk is full")
 
-    monkeypatch.setattr(RunFolder, "tell_failure", full)
+    monkeypatch.setattr(RunFolder, "write_failure", full)
     with pytest.raises(PodiumError, match="have made no progress"):
         run(lambda: run.stop(*run.ranks))
 
@@ -387,7 +387,7 @@ def test_frozen_rank_is_detected_by_its_heartbeats(tmp_path: Path, monkeypatch: 
     child = subprocess.Popen(["sleep", "60"], env=os.environ | {"RANK": "0"})
     try:
         until(lambda: (found := read_process(child.pid)) and found.state == "S")
-        watch = ProgressWatch(StartedProcesses(os.getpid(), ("NONE", "none")), path, 4.0)
+        watch = ProgressWatch(DescendantProcesses(os.getpid(), ("NONE", "none")), path, 4.0)
         checks: dict[float, Any] = {}
         for tick in range(1, 40):
             now[0] = tick / 2

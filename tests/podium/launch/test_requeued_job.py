@@ -10,7 +10,7 @@ from podium.config.load import load_system
 from podium.core.errors import UsageError, WorkError
 from podium.core.paths import CODE_FOLDER
 from podium.launch import container
-from podium.launch.container import submit_and_wait, wrapped
+from podium.launch.container import launcher_argv, submit_and_wait
 from podium.run.run_set import RunRequest
 
 FOLDER = "runs/laptop/2026-11-22/run_0"
@@ -159,7 +159,7 @@ def test_resume_command_is_printed_where_no_job_can_be_submitted(
 
 
 def test_sbatch_options_set_a_signal_and_repeat_for_the_successor() -> None:
-    argv = wrapped(
+    argv = launcher_argv(
         load_system("dgxa100_n8", settings=["launch.requeue.time_limit=240", "checkpoint={}"]), "dgxa100_n8", [], 0
     )
     script = argv.index(f"{CODE_FOLDER}/docker/slurm.sub")
@@ -173,7 +173,9 @@ def test_sbatch_options_set_a_signal_and_repeat_for_the_successor() -> None:
 def test_doctor_is_not_requeued() -> None:
     config = load_system("laptop", settings=REQUEUE)
     assert not [
-        option for option in wrapped(config, "laptop", [], 0, "doctor") if "requeue" in option or "signal" in option
+        option
+        for option in launcher_argv(config, "laptop", [], 0, "doctor")
+        if "requeue" in option or "signal" in option
     ]
 
 
@@ -183,7 +185,9 @@ def test_several_runs_with_requeue_are_refused() -> None:
 
 
 def test_saving_timeout_is_the_signal_time_less_a_margin(script: Script, tmp_path: Path) -> None:
-    argv = wrapped(load_system("laptop", settings=[*REQUEUE, "launch.requeue.signal_seconds=300"]), "laptop", [], 0)
+    argv = launcher_argv(
+        load_system("laptop", settings=[*REQUEUE, "launch.requeue.signal_seconds=300"]), "laptop", [], 0
+    )
     start = argv.index("--saving-seconds")
     script('echo "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" > seconds', *argv[start : start + 2])
     assert (tmp_path / "seconds").read_text(encoding="utf-8") == "280\n"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.bert.sizes import SIZES
-from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from podium.planning.tensor_partition import LEAST_SHARED, owners
 
 
@@ -20,7 +20,9 @@ def test_owners_are_even(sizes: list[int], ranks: int) -> None:
 
 def test_large_bert_is_shared_out_evenly_until_its_embedding_is_the_most() -> None:
     with torch.device("meta"):
-        model = BertForPreTraining(SIZES["large"], 30_522, dropout_probability=0.0, making=Making(attention="padded"))
+        model = BertForPreTraining(
+            SIZES["large"], 30_522, dropout_probability=0.0, model_options=ModelOptions(attention="padded")
+        )
     sizes = [p.numel() for p in model.parameters() if p.numel() >= LEAST_SHARED]
     small = sum(p.numel() for p in model.parameters()) - sum(sizes)
     assert small < 0.002 * sum(sizes)

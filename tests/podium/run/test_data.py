@@ -15,7 +15,7 @@ from benchmarks.bert.preparation.prepare import prepare, prepare_subset
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.shard import Shard, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from podium.config.load import load_system
 from podium.config.schema import DataSettings, Evaluation, RunConfig
 from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
@@ -29,7 +29,7 @@ from tests.benchmarks.bert.test_upgrade import write_older
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The data folder of a test, with an embedded text of only a few articles."""
     monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
-    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 3)
+    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_PER_PART", 3)
     monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
     monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)  # no worker processes, which is faster
     return tmp_path / "data"
@@ -102,7 +102,7 @@ import sys
 from pathlib import Path
 import benchmarks.bert.demo_text as text, podium.run.data as data
 from podium.config.load import load_system
-data.DATA, text.ARTICLES_A_PART, text.EVALUATION_ARTICLES = Path(sys.argv[1]), 3, 2
+data.DATA, text.ARTICLES_PER_PART, text.EVALUATION_ARTICLES = Path(sys.argv[1]), 3, 2
 try:
     (data.DATA / "probe").touch()
 except OSError:
@@ -412,7 +412,7 @@ def test_token_id_beyond_the_vocabulary_is_an_error(stores: dict[str, Path]) -> 
     arrays["masked_token_ids"][-1] = 12
     origin, number = shard.origin, len(shard) - 1
     write_shard(path, Samples(**arrays), origin)
-    renew_manifest(path.parent)
+    update_manifest(path.parent)
     with pytest.raises(WorkError, match=rf"one\.h5: .*: sample {number}: masked_token_ids has 12, allowed are 0 to 11"):
         prepared(config_of(stores))
 
@@ -429,7 +429,7 @@ def test_unfinished_preparation_is_completed(texts: dict[str, str]) -> None:
 PHASES = "[{max_sequence_length: 16, samples: 32}, {max_sequence_length: 512, samples: 32}, {}]"
 
 
-def test_a_phase_has_samples_of_its_own_length_beside_those_of_the_text(texts: dict[str, str]) -> None:
+def test_phase_with_another_length_gets_its_own_store(texts: dict[str, str]) -> None:
     config, notes = prepared(config_of(texts))
     assert config.stores == (config.data.store,)
     with_phases = load_system("laptop", settings=[*settings_of(texts), f"phases={PHASES}"])

@@ -6,7 +6,7 @@ import pytest
 
 from podium.core.errors import UsageError, WorkError
 from podium.run import implementation
-from podium.run.implementation import ask
+from podium.run.implementation import call_entry_point
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_printed_json_is_returned(entry: Path) -> None:
     entry.write_text("import json, sys\nprint(json.dumps({'argv': sys.argv[1:]}))")
-    assert ask("other", "answer", ["--a", "b c"]) == {"argv": ["--a", "b c"]}
+    assert call_entry_point("other", "answer", ["--a", "b c"]) == {"argv": ["--a", "b c"]}
 
 
 @pytest.mark.parametrize(("code", "kind"), [(2, UsageError), (1, WorkError), (-9, WorkError)])
@@ -31,7 +31,7 @@ def test_last_line_of_a_failed_process_is_raised(entry: Path, code: int, kind: t
         f"import os, sys\nprint('warning', file=sys.stderr)\nprint('no: so', file=sys.stderr, flush=True)\n{end}"
     )
     with pytest.raises(kind, match=r"^no: so$"):
-        ask("other", "answer", [])
+        call_entry_point("other", "answer", [])
 
 
 def test_error_of_a_killed_process_names_the_signal(entry: Path) -> None:
@@ -39,10 +39,10 @@ def test_error_of_a_killed_process_names_the_signal(entry: Path) -> None:
     with pytest.raises(
         WorkError, match=r"answer ended without an error message, by signal 9 \(Killed\); check .* enough memory"
     ):
-        ask("other", "answer", [])
+        call_entry_point("other", "answer", [])
 
 
 def test_error_of_a_process_without_output(entry: Path) -> None:
     entry.write_text("import sys\nsys.exit(1)")
     with pytest.raises(WorkError, match="answer ended without an error message"):
-        ask("other", "answer", [])
+        call_entry_point("other", "answer", [])

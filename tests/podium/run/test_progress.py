@@ -10,8 +10,8 @@ from rich.console import Console
 from podium.config.load import load_system
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.files import write_whole
-from podium.run.progress import News, Progress
+from podium.core.files import write_atomically
+from podium.run.progress import MetricsReader, Progress
 
 STEP = {"event": "step", "step": 1, "samples": 16}
 EVALUATION = {"event": "evaluation", "samples": 2048, "accuracy": 0.51239}
@@ -28,7 +28,7 @@ def append(path: Path, content: bytes) -> None:
 
 def test_only_complete_new_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    reader = News(path)
+    reader = MetricsReader(path)
     assert list(reader.lines()) == []
     append(path, line(STEP) + line(EVALUATION)[:10])
     assert list(reader.lines()) == [STEP]
@@ -43,7 +43,7 @@ def test_every_line_is_read_once_however_it_is_written(tmp_path: Path) -> None:
     whole = line(STEP) + line(EVALUATION) + line(STEP)
     for size in range(1, 30):
         path = tmp_path / f"{size}.jsonl"
-        reader, found = News(path), []
+        reader, found = MetricsReader(path), []
         for start in range(0, len(whole), size):
             append(path, whole[start : start + size])
             found += list(reader.lines())
@@ -89,10 +89,10 @@ def test_note_is_not_interpreted_as_markup() -> None:
 def test_replaced_file_is_read_from_its_start(tmp_path: Path) -> None:
     """A restart cuts the metrics to their length at its checkpoint; the lines that follow may differ from before."""
     path = tmp_path / "metrics.jsonl"
-    reader = News(path)
+    reader = MetricsReader(path)
     append(path, line(STEP) + line(EVALUATION) + line(STEP))
     assert len(list(reader.lines())) == 3
-    write_whole(path, line(STEP))
+    write_atomically(path, line(STEP))
     append(path, line(EVALUATION) + line(STEP) + line(EVALUATION))
     assert list(reader.lines()) == [STEP, EVALUATION, STEP, EVALUATION]
 
@@ -101,7 +101,7 @@ def test_evaluations_are_printed_once_if_a_run_is_restarted(tmp_path: Path, open
     out, folder = io.StringIO(), RunFolder(tmp_path)
     with Progress(Console(file=out, width=100)).run(open_config, folder, "Run 1 of 1") as tick:
         for _ in range(2):
-            write_whole(folder.metrics, line(STEP) + line(EVALUATION))
+            write_atomically(folder.metrics, line(STEP) + line(EVALUATION))
             tick()
         append(folder.metrics, line(EVALUATION | {"samples": 4096}))
         tick()

@@ -35,6 +35,6 @@ def test_newest_run_of_each_seed(tmp_path: Path) -> None:
 
 def test_summary_values_are_numbers_or_none(tmp_path: Path) -> None:
     run = make(tmp_path / "run_0", seconds=2, samples=True, accuracy="0.7")
-    assert [run.total(key) for key in ("seconds", "samples", "accuracy", "absent")] == [2.0, None, None, None]
+    assert [run.summary_number(key) for key in ("seconds", "samples", "accuracy", "absent")] == [2.0, None, None, None]
     run.folder.summary.write_text("[" * 100_000, encoding="utf-8")
-    assert run.total("seconds") is None
+    assert run.summary_number("seconds") is None

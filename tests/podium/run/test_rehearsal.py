@@ -19,7 +19,7 @@ from benchmarks.bert.length_index import FILE
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.manifest import MANIFEST, MARKER
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.rehearsal_store import MOST_SAMPLES, rehearsal_store, rehearsal_vocabulary
+from benchmarks.bert.rehearsal_store import MAX_SAMPLES, rehearsal_store, rehearsal_vocabulary
 from benchmarks.bert.store import SampleStore
 from podium.cli.main import app
 from podium.config.load import load_resolved, load_system
@@ -68,11 +68,11 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """The calls of the implementation's entry points: name, configuration and options."""
     calls: list[Any] = []
 
-    def ask(implementation: str, entry: str, options: list[str]) -> dict[str, Any]:
+    def call_entry_point(implementation: str, entry: str, options: list[str]) -> dict[str, Any]:
         calls.append((f"{implementation}.{entry}", load_resolved(Path(options[0])), options[1:]))
         return FOUND
 
-    monkeypatch.setattr(rehearsal, "ask", ask)
+    monkeypatch.setattr(rehearsal, "call_entry_point", call_entry_point)
     monkeypatch.setattr(rehearsal, "FOLDER", tmp_path / "rehearsal")
     return calls
 
@@ -137,7 +137,7 @@ def test_too_many_samples_are_a_usage_error(calls: list[Any], tmp_path: Path) ->
     command = ["rehearse", "laptop", "--samples", str(10**13)]
     with pytest.raises(UsageError, match="--samples: found 10,000,000,000,000, allowed is 1 to 626,902,612"):
         CliRunner().invoke(app, command, catch_exceptions=False)
-    command = ["rehearse", "laptop", "--samples", "100", "--set", f"evaluation.samples={MOST_SAMPLES + 1}"]
+    command = ["rehearse", "laptop", "--samples", "100", "--set", f"evaluation.samples={MAX_SAMPLES + 1}"]
     with pytest.raises(UsageError, match=r"evaluation\.samples: found 626,902,613, allowed is 1 to 626,902,612"):
         CliRunner().invoke(app, command, catch_exceptions=False)
     assert not calls and not (tmp_path / "rehearsal").exists()
@@ -238,7 +238,7 @@ def test_interrupted_rehearsal_removes_its_files(
         CliRunner().invoke(app, command, catch_exceptions=False)
     assert [path.name for path in folder.iterdir()] == ["vocabulary-512.txt"]
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(rehearsal, "ask", interrupt)
+        patch.setattr(rehearsal, "call_entry_point", interrupt)
         CliRunner().invoke(app, command, catch_exceptions=False)
     assert not [*folder.glob("rank-*")]
     assert len([*folder.iterdir()]) == 3
@@ -309,7 +309,7 @@ def test_lengths_do_not_depend_on_the_drawing_method(tmp_path: Path, monkeypatch
     """Many lengths are drawn with a table of all published samples, few with a search."""
     vocabulary = rehearsal_vocabulary(tmp_path, 512)
     few = rehearsal_store(tmp_path / "few", 5000, vocabulary)
-    monkeypatch.setattr("benchmarks.bert.rehearsal_store.DRAWN_TOGETHER", 5000 - 1)
+    monkeypatch.setattr("benchmarks.bert.rehearsal_store.CHUNK_SAMPLES", 5000 - 1)
     many = rehearsal_store(tmp_path / "many", 5000, vocabulary)
     assert SampleStore(few).index.sha256 != ""
     same = np.asarray(SampleStore(few).lengths)[:4999] == np.asarray(SampleStore(many).lengths)[:4999]

@@ -10,16 +10,16 @@ import pytest
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, UsageError, WorkError
-from podium.core.files import sha256_of, write_whole
+from podium.core.files import sha256_of, write_atomically
 from podium.core.locks import shared_lock
 from podium.mllog.read import read_log
 from podium.run import results as results_module
 from podium.run.results import (
     close_orphaned_runs,
     finalize_log,
-    held_set,
     publish,
     published_folder,
+    read_published_set,
     record_saved,
     require_writable_results,
 )
@@ -89,7 +89,7 @@ def test_published_copies_are_replaced_by_those_of_the_next_set(tmp_path: Path, 
     publish(two)
     assert tree(results) == {f"bert/result_{n}.txt": f"two{n}" for n in range(2)}
     assert sorted(path.name for path in results.iterdir()) == ["bert", "set.json"]
-    published = held_set(results)
+    published = read_published_set(results)
     assert published is not None and published.folder == str(two)
     assert published.logs["result_1.txt"] == sha256_of(two / "result_1.txt")
     assert published_folder(one) is None and published_folder(two) == results / "bert"
@@ -173,7 +173,7 @@ def test_restarted_or_resumed_run_is_not_a_result(ended: Any, marked: str) -> No
     """Even if the run was killed before that was in its log."""
     run = ended("one")
     content = run.log.read_text(encoding="utf-8")
-    run.begin_again(None) if marked == "restarted" else run.mark_resumed()
+    run.reset_for_restart(None) if marked == "restarted" else run.mark_resumed()
     run.log.write_text(content, encoding="utf-8")
     assert finalize_log(run) == run.restarted_result == run.path / "result.restarted.txt"
     assert submitter(run.restarted_result) == "one0" and not run.log.exists()
@@ -187,7 +187,7 @@ def test_log_that_cannot_be_moved_is_kept(ended: Any, monkeypatch: pytest.Monkey
     def full(*_: object) -> None:
         raise WorkError("no space")
 
-    monkeypatch.setattr("podium.run.results.write_whole", full)
+    monkeypatch.setattr("podium.run.results.write_atomically", full)
     with pytest.raises(WorkError, match=f"no space; the run's log is kept: {run.log}"):
         finalize_log(run)
     assert run.log.is_file() and entries(run) == ()
@@ -265,9 +265,9 @@ def test_error_of_unwritable_results_names_the_sets_logs(
     def refuse(path: Path, content: bytes | str) -> None:
         if path.is_relative_to(results):
             raise WorkError(f"{path}: cannot be written (Read-only file system)")
-        write_whole(path, content)
+        write_atomically(path, content)
 
-    monkeypatch.setattr(results_module, "write_whole", refuse)
+    monkeypatch.setattr(results_module, "write_atomically", refuse)
     with pytest.raises(
         WorkError, match=rf"Read-only.*: the set is complete, and can be packaged from its logs {two}/result_\*\.txt"
     ):

@@ -29,12 +29,12 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import gather
 from benchmarks.bert.shard import Shard, write_shard
 from benchmarks.bert.sizes import LARGE, TINY, Size
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from podium.config.load import load_resolved, write_resolved
 from podium.config.run_data import read_run_data
-from podium.config.run_folder import FACTS, RunFolder, facts_of, kept
+from podium.config.run_folder import FACTS, RunFolder, fixed_configuration, format_facts
 from podium.config.schema import DataSettings, RunConfig
-from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError
 from podium.core.files import sha256_of
 from podium.core.locks import shared_lock
 from podium.launch import launch, page_cache
@@ -48,7 +48,7 @@ from podium.run.requeue import JobRecord
 from podium.run.results import close_orphaned_runs
 from podium.run.run_set import RunRequest, execute, resume, run_set, unpublished_reason
 from podium.run.set_record import EndedRun, SetRecord, read_set, write_set
-from podium.run.source import Source, read_source, source_here
+from podium.run.source import Source, current_source, read_source
 
 QUIET = Progress(Console(quiet=True))
 
@@ -57,7 +57,7 @@ QUIET = Progress(Console(quiet=True))
 def small_text() -> Iterator[None]:
     """Makes the embedded text of these tests small."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        patch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 2)
+        patch.setattr("benchmarks.bert.demo_text.ARTICLES_PER_PART", 2)
         patch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
         text = write_embedded_text(Path(folder))
         content = b"".join(path.read_bytes() for path in (*text.training, text.evaluation, text.vocabulary))
@@ -120,10 +120,10 @@ def implementation(
         started = launch.command
 
         def command(config: RunConfig, folder: RunFolder, *others: Any) -> list[str]:
-            made_with = kept(load_resolved(folder.config))
+            made_with = fixed_configuration(load_resolved(folder.config))
             for batches, samples in CHECKPOINTS:
                 data = read_run_data(folder.data)
-                facts = facts_of(batches, samples, 0, 0, "", made_with, {}, data and data.digests)
+                facts = format_facts(batches, samples, 0, 0, "", made_with, {}, data and data.digests)
                 (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
             return started(config, folder, *others)
 
@@ -148,10 +148,10 @@ def test_runs_become_results_with_different_seeds(
     assert seeds[0] != seeds[1]
     assert load_resolved(runs[0].folder / "config.yaml").data.kind == "store"
     assert runs[0].folder.parent == runs[1].folder.parent
-    assert all(read_source(RunFolder(run.folder).source) == source_here() for run in runs)
+    assert all(read_source(RunFolder(run.folder).source) == current_source() for run in runs)
     assert not (runs[0].folder / "result.partial.txt").exists()
     record = read_set(folder)
-    assert record is not None and record.whole and (record.system, record.runs) == ("laptop", 2)
+    assert record is not None and record.complete and (record.system, record.runs) == ("laptop", 2)
     assert [(run.status, run.sha256) for run in record.ended] == [
         ("success", sha256_of(folder / f"result_{number}.txt")) for number in (0, 1)
     ]
@@ -198,7 +198,7 @@ def test_failed_run_is_recorded_as_aborted(
     )
     assert content(home / "results") == before
     record = read_set(result.parent)
-    assert record is not None and not record.whole
+    assert record is not None and not record.complete
     assert record.ended == (EndedRun(0, "aborted", "result_0.txt", sha256_of(result)),)
 
 
@@ -298,7 +298,7 @@ def test_run_of_a_killed_command_is_closed_by_the_next(
     )
     assert read_log(result).status == "aborted" and not orphan.log.exists()
     record = read_set(orphan.path.parent)
-    assert record is not None and not record.whole
+    assert record is not None and not record.complete
     assert record.ended == (EndedRun(0, "aborted", "result_0.txt", sha256_of(result)),)
     assert run.published is not None
     notes.clear()
@@ -455,7 +455,7 @@ sys.exit(143)
 @pytest.mark.usefixtures("official_verdict")
 def test_saved_run_is_not_a_result_and_can_be_resumed(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation("block_start", then=SAVE, summarise=False)
-    with pytest.raises(Saved) as caught:
+    with pytest.raises(StoppedAfterSaving) as caught:
         list(run_set(open_config, 3, QUIET))
     (folder,) = (home / "runs").rglob("run_0")
     message = f"asked to stop; `podium run laptop --resume {folder}` resumes the run after its first 1,234 samples"
@@ -492,7 +492,7 @@ def test_requeued_job_resumes_its_run_until_it_ends(
     request, stopped = request_in_job, home / "runs/laptop/slurm-17.stopped"
     assert request.in_requeued_job() is request
     implementation("block_start", then=SAVE, summarise=False)
-    with pytest.raises(Saved):
+    with pytest.raises(StoppedAfterSaving):
         list(execute(request, QUIET))
     (folder,) = (home / "runs").rglob("run_0")
     recorded = folder.relative_to(home)
@@ -501,7 +501,7 @@ def test_requeued_job_resumes_its_run_until_it_ends(
     assert replace(request, node_rank=1).in_requeued_job().resumed is None  # other nodes are given the run's folder
     again = request.in_requeued_job()
     assert (again.resumed, again.recipe, again.settings) == (RunFolder(folder), None, ["launch.binding=none"])
-    with pytest.raises(Saved):
+    with pytest.raises(StoppedAfterSaving):
         list(execute(again, QUIET))
     assert stopped.read_text(encoding="utf-8") == f"1234 1234 {recorded}\n"
     stopped.unlink()  # as the script does before each start
@@ -554,7 +554,9 @@ def test_interrupted_run_resumes_from_its_previous_checkpoint(
     home: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     implementation("block_start", then=CHECKPOINT + "os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
-    with pytest.raises(Saved, match=r"^interrupted: stopped before the end; `podium run laptop --resume .* samples$"):
+    with pytest.raises(
+        StoppedAfterSaving, match=r"^interrupted: stopped before the end; `podium run laptop --resume .* samples$"
+    ):
         list(run_set(open_config, 1, QUIET))
     assert not list((home / "results").rglob("*.txt"))
 
@@ -651,7 +653,7 @@ def test_resume_during_another_run_fails_before_the_rendezvous(
     home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     implementation("block_start", then=SAVE, summarise=False)
-    with pytest.raises(Saved):
+    with pytest.raises(StoppedAfterSaving):
         list(run_set(open_config, 1, QUIET))
     (folder,) = (home / "runs").rglob("run_0")
     (home / "sample.txt").unlink()
@@ -668,7 +670,7 @@ def test_run_completed_by_another_process_is_not_resumed(
     home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     implementation("block_start", then=SAVE, summarise=False)
-    with pytest.raises(Saved):
+    with pytest.raises(StoppedAfterSaving):
         list(run_set(open_config, 1, QUIET))
     (folder,) = (home / "runs").rglob("run_0")
 
@@ -686,7 +688,7 @@ def test_launch_settings_of_a_resume_are_written_to_the_folder(
     home: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     implementation("block_start", then=SAVE, summarise=False)
-    with pytest.raises(Saved):
+    with pytest.raises(StoppedAfterSaving):
         list(run_set(open_config, 1, QUIET))
     (folder,) = (home / "runs").rglob("run_0")
     (home / "sample.txt").unlink()
@@ -718,7 +720,7 @@ def saved(home: Path, config: RunConfig, implementation: Any) -> RunFolder:
     """Make a run that was stopped and has saved a checkpoint."""
     implementation("block_start", then=SAVE, summarise=False)
     before = set((home / "runs").rglob("run_0"))
-    with pytest.raises(Saved):
+    with pytest.raises(StoppedAfterSaving):
         list(run_set(config, 1, QUIET))
     (path,) = set((home / "runs").rglob("run_0")) - before
     (home / "sample.txt").unlink()
@@ -749,7 +751,7 @@ def test_run_with_live_processes_is_not_resumed(home: Path, open_config: RunConf
     stopped = saved(home, open_config, implementation)
     with shared_lock(stopped.lock), pytest.raises(UsageError, match="of this run are still running, for example"):
         resume(stopped, "laptop", QUIET)
-    assert not stopped.gone_on_with and stopped.told_failure()
+    assert not stopped.was_restarted and stopped.read_failure()
 
 
 def test_edited_configuration_is_a_usage_error(home: Path, open_config: RunConfig, implementation: Any) -> None:
@@ -758,7 +760,7 @@ def test_edited_configuration_is_a_usage_error(home: Path, open_config: RunConfi
     write_resolved(config.model_copy(update={"global_batch_size": 32}), stopped.config)
     with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, when .*restore it"):
         resume(stopped, "laptop", QUIET)
-    assert not stopped.gone_on_with and stopped.told_failure()
+    assert not stopped.was_restarted and stopped.read_failure()
 
 
 def test_unwritable_runs_folder_is_an_error(home: Path, open_config: RunConfig, implementation: Any) -> None:
@@ -789,7 +791,7 @@ def replace_shard(shard: Path) -> None:
     """Replace a shard by another valid one, and update the manifest."""
     opened = Shard(shard)
     write_shard(shard, gather(opened.samples, np.arange(len(opened) - 1)), opened.origin)
-    renew_manifest(shard.parent)
+    update_manifest(shard.parent)
 
 
 @pytest.mark.parametrize(
@@ -836,7 +838,7 @@ def test_run_with_changed_data_is_not_a_result(
     assert len(list((home / "runs").rglob("result_*.txt"))) == 2
     (log,) = (home / "runs").rglob("run_2/result.changed_data.txt")
     record = read_set(log.parents[1])
-    assert record is not None and record.whole and [run.is_result for run in record.ended] == [True, True, False]
+    assert record is not None and record.complete and [run.is_result for run in record.ended] == [True, True, False]
     assert not list((home / "results").rglob("*.txt"))
 
 
@@ -849,7 +851,7 @@ def test_resume_requires_the_original_data(
         change(shard)
         with pytest.raises(WorkError, match=message):
             resume(stopped, "laptop", QUIET)
-        assert not stopped.gone_on_with
+        assert not stopped.was_restarted
         for name, file_content in before.items():
             (shard.parent / name).write_bytes(file_content)
     recorded = stopped.data.read_text(encoding="utf-8")
@@ -884,9 +886,9 @@ def test_resume_with_changed_code_records_both_versions(
     home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped, notes = saved(home, open_config, implementation), list[str]()
-    first, now = source_here(), Source("1" * 64, None)
+    first, now = current_source(), Source("1" * 64, None)
     implementation()
-    monkeypatch.setattr("podium.run.prepare.source_here", lambda: now)
+    monkeypatch.setattr("podium.run.prepare.current_source", lambda: now)
     monkeypatch.setattr(QUIET, "note", notes.append)
     assert resume(stopped, "laptop", QUIET).reached_target
     assert read_source(stopped.source) == replace(first, resumed=(now,))
@@ -917,7 +919,7 @@ def test_samples_are_not_read_after_the_caches_are_cleared(
 
     implementation()
     record_calls(Shard, "verify", "verify")
-    record_calls(shard_module, "mapped_file", "read")
+    record_calls(shard_module, "map_file", "read")
     record_calls(page_cache, "_write_back_and_drop", "write back and clear")
     record_calls(page_cache, "resident_bytes", "check")
     record_calls(launch, "run_processes", "start")

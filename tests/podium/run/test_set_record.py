@@ -25,7 +25,7 @@ def test_last_entry_of_a_run_counts(tmp_path: Path) -> None:
     for run in (SECOND, RESTARTED):
         add_ended(tmp_path, run)
     record = read_set(tmp_path)
-    assert record is not None and record.ended == (FIRST, SECOND, RESTARTED) and record.whole
+    assert record is not None and record.ended == (FIRST, SECOND, RESTARTED) and record.complete
     assert record.by_number == {0: FIRST, 1: RESTARTED}
     assert [run.is_result for run in record.ended] == [True, False, False]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from podium.core.paths import CODE_FOLDER
-from podium.run.source import BASE_IMAGE, Source, code_hash, commit_of, read_source, source_here, write_source
+from podium.run.source import BASE_IMAGE, Source, code_hash, commit_of, current_source, read_source, write_source
 
 
 @pytest.fixture
@@ -132,13 +132,13 @@ def test_invalid_file_is_read_as_none(tmp_path: Path, content: str | None) -> No
 
 
 def test_this_code_has_a_hash() -> None:
-    assert source_here() == source_here() and len(source_here().code) == 64
+    assert current_source() == current_source() and len(current_source().code) == 64
 
 
 def test_base_image_of_a_container_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """docker/Dockerfile sets the variable to FROM_IMAGE, which docker/build.sh pins by its digest."""
-    assert source_here().base_image is None
+    assert current_source().base_image is None
     dockerfile = (CODE_FOLDER / "docker" / "Dockerfile").read_text(encoding="utf-8")
     assert f"ENV {BASE_IMAGE}=${{FROM_IMAGE}}" in dockerfile
     monkeypatch.setenv(BASE_IMAGE, "registry.example/torch@sha256:12")
-    assert source_here().base_image == "registry.example/torch@sha256:12"
+    assert current_source().base_image == "registry.example/torch@sha256:12"

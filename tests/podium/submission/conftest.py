@@ -26,7 +26,7 @@ from podium.run.source import Source, code_hash, commit_of, write_source
 from podium.submission import rcp
 from podium.submission.official import runner
 from podium.submission.official.runner import ToolProcess
-from podium.submission.package.build import Wish
+from podium.submission.package.build import PackageRequest
 
 START_MS = 1_700_000_000_000
 GAP_MS = 1_000_000
@@ -290,10 +290,10 @@ def write_package(write_package: Any, tmp_path: Path, written_packages: dict[int
 def make_request(tmp_path: Path, repository: Path) -> Any:
     """Make the request for a package of sets."""
 
-    def make(*sets: MadeSet, **more: Any) -> Wish:
+    def make(*sets: MadeSet, **more: Any) -> PackageRequest:
         given = {"out": tmp_path / "out", "org": "Podium", "ruleset": ruleset("5.0.0"), "repository": repository}
         given |= {"results": sets[0].results, "runs": sets[0].runs}
-        return Wish(**(given | {"systems": tuple(str(one.system) for one in sets)} | more))
+        return PackageRequest(**(given | {"systems": tuple(str(one.system) for one in sets)} | more))
 
     return make
 

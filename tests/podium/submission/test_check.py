@@ -54,7 +54,7 @@ def rules_of(report: Report) -> set[str]:
 def test_a_good_package_is_accepted(write_package: Any, scratch: Path) -> None:
     package = write_package()
     progress: list[int] = []
-    report = check(package, ruleset("5.0.0"), starting=progress.append, told=progress.append)
+    report = check(package, ruleset("5.0.0"), on_start=progress.append, on_checked=progress.append)
     assert progress == [10] + [1] * 10
     assert report.accepted, report.findings
     assert report.packages == ("ORG",) and report.ruleset == "5.0.0"

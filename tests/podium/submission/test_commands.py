@@ -9,7 +9,7 @@ import pytest
 
 from podium.cli import main
 from podium.core.paths import CODE_FOLDER
-from podium.run.source import commit_of, source_here
+from podium.run.source import commit_of, current_source
 
 DEVICE = {"torch": "2.13.0+cpu", "cuda": None, "cudnn": None, "nccl": None, "gpus": []}
 
@@ -17,7 +17,7 @@ DEVICE = {"torch": "2.13.0+cpu", "cuda": None, "cudnn": None, "nccl": None, "gpu
 @pytest.fixture
 def podium(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Run a command in this process; returns exit code, standard output and standard error."""
-    monkeypatch.setattr("podium.run.implementation.ask", lambda implementation, entry, options: DEVICE)
+    monkeypatch.setattr("podium.run.implementation.call_entry_point", lambda implementation, entry, options: DEVICE)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["podium", *arguments])
@@ -66,7 +66,7 @@ def test_a_system_is_described_without_its_framework(podium: Any, monkeypatch: p
     def fail(*_: Any) -> None:
         raise WorkError("libcudart.so.13 is missing")
 
-    monkeypatch.setattr("podium.run.implementation.ask", fail)
+    monkeypatch.setattr("podium.run.implementation.call_entry_point", fail)
     code, shown, errors = podium("submit", "describe", "laptop")
     assert code == 0 and "framework and GPUs cannot be detected: libcudart.so.13 is missing" in errors
     assert "PyTorch 2.13.0" in shown
@@ -75,7 +75,7 @@ def test_a_system_is_described_without_its_framework(podium: Any, monkeypatch: p
 @pytest.mark.skipif(commit_of(CODE_FOLDER) is None, reason="Podium is not in a git repository here")
 @pytest.mark.parametrize("as_json", [False, True])
 def test_package(podium: Any, make_set: Any, tmp_path: Path, as_json: bool) -> None:
-    made = make_set([100 + n for n in range(12)], source=source_here())
+    made = make_set([100 + n for n in range(12)], source=current_source())
     arguments = ["submit", "package", str(made.system), "--out", str(tmp_path / "out"), "--org", "Podium"]
     arguments += ["--results", str(made.results), "--runs", str(made.runs), "--allow-other-code"]
     code, shown, errors = podium(*arguments, *(["--json"] if as_json else []))

@@ -22,8 +22,8 @@ from podium.submission.describe import (
     as_json,
     compare,
     detect,
-    differing,
-    filled,
+    differing_fields,
+    fill_description,
     gpu_fields,
     os_name,
     processor_fields,
@@ -138,7 +138,7 @@ def test_unused_gpus_are_not_part_of_the_system(write_system: Any) -> None:
 def test_only_fields_not_stated_are_filled_and_all_are_listed(write_system: Any) -> None:
     config = load_system(str(write_system({"description.other_software_stack": "driver 1"})))
     fields = compare(config, DETECTED)
-    description, taken = filled(config, fields)
+    description, taken = fill_description(config, fields)
     before = stated(config)
     assert {key for key in before if before[key] != description[key]} == set(taken)
     assert set(taken) == {"host_processor_model_name", "other_software_stack"}
@@ -146,7 +146,7 @@ def test_only_fields_not_stated_are_filled_and_all_are_listed(write_system: Any)
     assert description["framework"] == "PyTorch 2.13.0"  # contradicted, not filled
     again = load_system(str(write_system({f"description.{key}": description[key] for key in taken})))
     assert all(one.verdict in ("same", "not detected") for one in compare(again, DETECTED) if one.name in taken)
-    assert [one.name for one in differing(fields)] == ["host_processors_per_node", "framework"]
+    assert [one.name for one in differing_fields(fields)] == ["host_processors_per_node", "framework"]
     assert as_json(description, fields, taken)["filled"] == taken
 
 
@@ -154,7 +154,7 @@ def test_an_interruption_ends_describe(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted("interrupted")
 
-    monkeypatch.setattr("podium.run.implementation.ask", interrupt)
+    monkeypatch.setattr("podium.run.implementation.call_entry_point", interrupt)
     with pytest.raises(Interrupted):
         submit.describe("laptop", None, False, False, True)
 

@@ -147,7 +147,7 @@ def is_supported(*tensors: Tensor) -> bool:
     return all(tensor.dtype in STORED_DTYPES for tensor in tensors)
 
 
-def use_torchs_threads() -> None:
+def use_torch_num_threads() -> None:
     """Set numba's number of threads to torch's."""
     # Starting numba's threads changes torch's number of threads, which is therefore restored.
     threads = torch.get_num_threads()

@@ -150,7 +150,7 @@ def test_a_folder_is_there_as_a_whole_or_not_at_all(
     def fail(*_: object) -> None:
         raise WorkError("no space")
 
-    monkeypatch.setattr("benchmarks.bert.checkpoint.huggingface.write_whole", fail)
+    monkeypatch.setattr("benchmarks.bert.checkpoint.huggingface.write_atomically", fail)
     with pytest.raises(WorkError, match="no space"):
         write_huggingface(tmp_path / "hf", weights)
     assert list(tmp_path.iterdir()) == []

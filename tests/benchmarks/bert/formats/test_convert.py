@@ -182,7 +182,7 @@ def test_a_process_that_dies_on_a_file_is_a_sentence_that_names_it(
         yield next(iter(jobs)), None
         raise WorkerDied([*jobs][1])
 
-    monkeypatch.setattr(convert, "results_in_processes", dies)
+    monkeypatch.setattr(convert, "run_jobs_in_processes", dies)
     with pytest.raises(
         WorkError, match=r"in/part_1\.h5: .* the process that read it came to an end: it is corrupt, or .* memory"
     ):

@@ -175,10 +175,10 @@ def test_shards_of_two_subsets_do_not_go_together(texts: list[Path], vocabulary:
 def test_the_closed_division_is_refused_a_subset(
     texts: list[Path], vocabulary: Path, whole: list[Path], tmp_path: Path
 ) -> None:
-    SampleStore(whole).require_whole()
+    SampleStore(whole).require_all_samples()
     subset = SampleStore(prepare_subset(texts, vocabulary, tmp_path / "out", 50))
     with pytest.raises(UsageError, match=r"closed division, Data set: found a random subset of the whole [\d,]+ sam"):
-        subset.require_whole()
+        subset.require_all_samples()
 
 
 def test_the_evaluation_pick_is_the_reference_s_and_says_so(
@@ -190,7 +190,7 @@ def test_the_evaluation_pick_is_the_reference_s_and_says_so(
     expected = rows(every.samples)
     assert rows(picked.samples) == [expected[i] for i in evaluation_pick(len(every), 77)]
     assert (picked.attributes["selection"], picked.attributes["selected_from"]) == ("evaluation", len(every))
-    SampleStore([shard]).require_whole()
+    SampleStore([shard]).require_all_samples()
     with pytest.raises(UsageError, match=f"part-0: it has {len(Shard(whole[0]))} samples, and 100000 to evaluate"):
         prepare(texts[:1], vocabulary, tmp_path / "none", selection=EvaluationPick(100_000))
     assert [*(tmp_path / "none").iterdir()] == []

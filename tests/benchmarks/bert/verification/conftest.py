@@ -14,8 +14,8 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Vocabulary
 from benchmarks.bert.samples import Samples, gather, offsets_of
 from benchmarks.bert.shard import Origin, write_shard
-from benchmarks.bert.verification.checks import findings_of, gather_evidence
-from benchmarks.bert.verification.evidence import Subject
+from benchmarks.bert.verification.checks import gather_evidence, run_checks
+from benchmarks.bert.verification.evidence import VerificationRequest
 from podium.core.finding import Finding
 
 WORDS = 400
@@ -102,7 +102,7 @@ def verify(vocabulary: Path) -> Callable[..., dict[str, Finding]]:
     """A function that verifies a store and returns the findings by rule; keywords are fields of Subject."""
 
     def findings(store: Path, **given: Any) -> dict[str, Finding]:
-        found = findings_of(gather_evidence(Subject(store, **{"vocabulary": vocabulary, **given}), 2))
+        found = run_checks(gather_evidence(VerificationRequest(store, **{"vocabulary": vocabulary, **given}), 2))
         names = [finding.rule for finding in found]
         assert len(names) == len(set(names)), names
         return {finding.rule: finding for finding in found}

@@ -16,8 +16,8 @@ from benchmarks.bert.samples import Samples
 from benchmarks.bert.shard import SHARED_ATTRIBUTES, Origin, write_shard
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification import content as content_module
-from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
-from benchmarks.bert.verification.evidence import Subject
+from benchmarks.bert.verification.checks import collect_statistics, gather_evidence, run_checks
+from benchmarks.bert.verification.evidence import VerificationRequest
 from podium.core.errors import UsageError, WorkError
 from podium.core.finding import Finding, has_errors
 
@@ -59,7 +59,7 @@ def test_valid_store_passes_all_checks(write_store: Any, valid_samples: ValidSam
 
 def test_statistics_match_the_store(write_store: Any, valid_samples: ValidSamples, vocabulary: Path) -> None:
     folder = write_store(valid_samples(1), valid_samples(2))
-    statistics = statistics_of(gather_evidence(Subject(folder, vocabulary=vocabulary)))
+    statistics = collect_statistics(gather_evidence(VerificationRequest(folder, vocabulary=vocabulary)))
     store, training = SampleStore(folder), statistics["training"]
     assert training["samples"] == len(store) == sum(training["lengths"])
     lengths = np.asarray(store.lengths)
@@ -83,8 +83,8 @@ def test_reference_samples_of_wikipedia_pass(tmp_path: Path) -> None:
 
     origin = Origin.of_text(text.name, sha256_of(text), Vocabulary.read(vocabulary).sha256, GenerationSettings())
     write_shard(tmp_path / "store" / "part-00000.h5", samples, origin)
-    subject = Subject(tmp_path / "store", vocabulary=vocabulary, texts=(text,))
-    findings = {finding.rule: finding for finding in findings_of(gather_evidence(subject))}
+    request = VerificationRequest(tmp_path / "store", vocabulary=vocabulary, texts=(text,))
+    findings = {finding.rule: finding for finding in run_checks(gather_evidence(request))}
     assert failed(findings) == set()
     assert noted(findings) == {"lengths"}  # a part of 37 documents
     assert findings["structure"].message == "7,601 samples, all well-formed"
@@ -325,10 +325,10 @@ def test_store_without_a_readable_shard_is_reported(
 ) -> None:
     store = write_store(valid_samples(1))
     os.truncate(store / "a.h5", 10)
-    evidence = gather_evidence(Subject(store, vocabulary=vocabulary, evaluation=store))
-    findings = findings_of(evidence)
+    evidence = gather_evidence(VerificationRequest(store, vocabulary=vocabulary, evaluation=store))
+    findings = run_checks(evidence)
     assert [f.rule for f in findings if f.severity == "error"] == ["content", "evaluation content"]
-    assert statistics_of(evidence)["training"] == {"shards": 1, "readable": 0}
+    assert collect_statistics(evidence)["training"] == {"shards": 1, "readable": 0}
 
 
 @pytest.mark.parametrize("name", ["vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256"])
@@ -396,13 +396,13 @@ def test_official_without_vocabulary_or_evaluation_is_an_error(
     store = write_store(valid_samples(1))
     for given in ({}, {"vocabulary": vocabulary}, {"evaluation": store}):
         with pytest.raises(UsageError, match=r"--official: needs --vocab and --evaluation"):
-            gather_evidence(Subject(store, official=True, **given))
+            gather_evidence(VerificationRequest(store, official=True, **given))
 
 
 def test_missing_files_are_usage_errors(write_store: Any, valid_samples: ValidSamples, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="none: there is no such text file"):
-        gather_evidence(Subject(write_store(valid_samples(1)), texts=(tmp_path / "none",)))
+        gather_evidence(VerificationRequest(write_store(valid_samples(1)), texts=(tmp_path / "none",)))
     with pytest.raises(UsageError, match="there is no such folder of shards"):
-        gather_evidence(Subject(tmp_path / "none"))
+        gather_evidence(VerificationRequest(tmp_path / "none"))
     with pytest.raises(UsageError, match=r"no \*\.h5 shard is in it"):
-        gather_evidence(Subject(tmp_path))
+        gather_evidence(VerificationRequest(tmp_path))

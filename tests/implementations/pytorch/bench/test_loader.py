@@ -45,7 +45,10 @@ def test_repetitions_differ_and_use_the_window(
     monkeypatch.setattr(
         StepReader,
         "read",
-        lambda self, whole: (taken.append((self._window, whole.indices.tolist())), read(self, whole))[1],
+        lambda self, global_batch: (
+            taken.append((self._window, global_batch.indices.tolist())),
+            read(self, global_batch),
+        )[1],
     )
     assert loader.main(["--store", str(folder), "--local-batch", "8", "--steps", "2", "--window", "9"]) == 0
     capsys.readouterr()

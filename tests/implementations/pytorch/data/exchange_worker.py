@@ -69,20 +69,25 @@ def same(one: Step, other: Step) -> bool:
     return all(
         a.lengths == b.lengths and all(torch.equal(x, y) for x, y in zip(a.tensors(), b.tensors(), strict=True))
         for a, b in pairs
-    ) and np.array_equal(one.whole.indices, other.whole.indices)
+    ) and np.array_equal(one.global_batch.indices, other.global_batch.indices)
 
 
 def take_all(order: TrainingOrder, rank: int, gathers: Gathers, window: int) -> dict[str, Any]:
     gathers.indices.clear()
     with ExchangePrefetcher(order, rank, STEPS, 2, window=window) as steps:
         found = list(steps)
-    read, measured = list(gathers.indices), vars(steps.measured)
+    read, stats = list(gathers.indices), vars(steps.stats)
     expected = [read_step(order, number, rank) for number in STEPS]
     return {
         "same": [same(a, b) for a, b in zip(found, expected, strict=True)],
         "read": read,
-        "trained": [int(i) for s in expected for part in s.whole.micro_batches(rank) for i in s.whole.indices[part]],
-        "measured": measured,
+        "trained": [
+            int(i)
+            for s in expected
+            for part in s.global_batch.micro_batches(rank)
+            for i in s.global_batch.indices[part]
+        ],
+        "measured": stats,
     }
 
 

@@ -15,9 +15,9 @@ def read_step(order: TrainingOrder, step: int, rank: int, masked_slots: Mapping[
     """
     store = order.store
     assert isinstance(store, SampleStore), "a length index alone holds no samples"
-    whole = order.global_batch(step)
+    global_batch = order.global_batch(step)
     batches = (
-        collate([store.read(index) for index in whole.indices[part].tolist()], *layout)
-        for part, layout in order.layouts(whole, rank, masked_slots)
+        collate([store.read(index) for index in global_batch.indices[part].tolist()], *layout)
+        for part, layout in order.layouts(global_batch, rank, masked_slots)
     )
-    return Step(tuple(batches), whole)
+    return Step(tuple(batches), global_batch)

@@ -134,7 +134,7 @@ def test_sequence_slots_set_the_number_of_sequences(make_samples: Maker) -> None
 def test_change_applies_to_every_tensor(make_samples: Maker) -> None:
     """Including those of the groups, since the whole batch is moved to a device."""
     batch = collate(make_samples([40, 50, 400]))
-    changed = batch.with_tensors(lambda tensor: tensor.to("meta"))
+    changed = batch.map_tensors(lambda tensor: tensor.to("meta"))
     tensors = [value for holder in (changed, *changed.groups) for value in vars(holder).values()]
     found = [value for value in tensors if isinstance(value, torch.Tensor)]
     assert len(found) == 8 + 5 * len(batch.groups)

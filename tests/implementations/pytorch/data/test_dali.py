@@ -50,8 +50,8 @@ def test_dali_yields_the_same_steps(order: TrainingOrder, count: int, depth: int
     assert len(found) == count
     for number, step in enumerate(found, start=3):
         expected = read_step(order, number, 1, slots)
-        assert step.whole.first_sample == expected.whole.first_sample
-        assert np.array_equal(step.whole.indices, expected.whole.indices)
+        assert step.global_batch.first_sample == expected.global_batch.first_sample
+        assert np.array_equal(step.global_batch.indices, expected.global_batch.indices)
         for mine, other in zip(step.micro_batches, expected.micro_batches, strict=True):
             assert (mine.lengths, mine.masked_counts, mine.shape) == (other.lengths, other.masked_counts, other.shape)
         for one, another in zip(tensors(step), tensors(expected), strict=True):
@@ -63,7 +63,7 @@ def test_dali_yields_the_same_steps(order: TrainingOrder, count: int, depth: int
 def test_early_exit_ends_the_process(order: TrainingOrder) -> None:
     loader = DaliPrefetcher(order, 0, range(1000), 2)
     with loader as steps:
-        assert next(iter(steps)).whole.first_sample == 0
+        assert next(iter(steps)).global_batch.first_sample == 0
         wait_for_workers(1)
     wait_for_workers(0)
     loader.close()

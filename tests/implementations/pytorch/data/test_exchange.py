@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bert.samples import gather
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.exchange import GRACE_SECONDS, Plan
+from implementations.pytorch.data.exchange import GRACE_SECONDS, ExchangePlan
 from implementations.pytorch.data.loader import ExchangePrefetcher
 from podium.core.errors import UsageError
 from podium.planning.balancing.interface import Deal
@@ -117,7 +117,7 @@ def test_samples_are_sent_between_the_ranks_of_the_strategy(store: SampleStore, 
         store, seed=1, strategy=strategy, global_batch_size=32, deal=Deal(4, per_node), accumulation_steps=1
     )
     global_batches = [order.global_batch(step) for step in range(3)]
-    plans = [Plan.of(global_batches, rank, 4) for rank in range(4)]
+    plans = [ExchangePlan.of(global_batches, rank, 4) for rank in range(4)]
     sent = np.array([plan.read_counts for plan in plans])
     assert np.array_equal(sent.T, [plan.arriving_counts for plan in plans])
     assert (sent.sum(axis=1) == 24).all()  # each reads the samples that were drawn for it
@@ -125,7 +125,9 @@ def test_samples_are_sent_between_the_ranks_of_the_strategy(store: SampleStore, 
     assert ((sent > 0) <= (among > 0)).all()
     assert (sent > 0).sum() == among.sum()
     for rank, plan in enumerate(plans):
-        mine = np.concatenate([whole.indices[part] for whole in global_batches for part in whole.micro_batches(rank)])
+        mine = np.concatenate(
+            [global_batch.indices[part] for global_batch in global_batches for part in global_batch.micro_batches(rank)]
+        )
         assert np.array_equal(plan.arriving[plan.places], mine)
 
 
@@ -137,13 +139,15 @@ def test_plan_lists_the_samples_between_each_pair_of_ranks(store: SampleStore, a
     )
     global_batches = [order.global_batch(number) for number in range(5)]
     routes = []  # (index, home, owner)
-    for whole in global_batches:
+    for global_batch in global_batches:
         for rank in range(4):
-            for part in whole.micro_batches(rank):
-                homes = (whole.positions[part] // 6).tolist()
-                routes += [(index, home, rank) for index, home in zip(whole.indices[part].tolist(), homes, strict=True)]
+            for part in global_batch.micro_batches(rank):
+                homes = (global_batch.positions[part] // 6).tolist()
+                routes += [
+                    (index, home, rank) for index, home in zip(global_batch.indices[part].tolist(), homes, strict=True)
+                ]
     for rank in range(4):
-        plan = Plan.of(global_batches, rank, 4)
+        plan = ExchangePlan.of(global_batches, rank, 4)
         read = [[i for i, home, owner in routes if (home, owner) == (rank, other)] for other in range(4)]
         came = [[i for i, home, owner in routes if (home, owner) == (other, rank)] for other in range(4)]
         assert plan.read.tolist() == [index for part in read for index in part]

@@ -57,7 +57,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_prefetched_steps_are_in_order(order: TrainingOrder, depth: int, window: int) -> None:
     with Prefetcher(order, 1, range(2, 9), depth, window=window) as steps:
         found = list(steps)
-    assert [step.whole.first_sample for step in found] == [24 * number for number in range(2, 9)]
+    assert [step.global_batch.first_sample for step in found] == [24 * number for number in range(2, 9)]
     for number, step in zip(range(2, 9), found, strict=True):
         expected = read_step(order, number, 1)
         for mine, other in zip(step.micro_batches, expected.micro_batches, strict=True):
@@ -82,8 +82,8 @@ def test_batches_are_pinned_only_for_a_gpu(order: TrainingOrder, monkeypatch: py
         copied.append((batch, threading.current_thread().name))
         return batch
 
-    monkeypatch.setattr(RaggedBatch, RaggedBatch.pinned.__name__, pin)
-    with Prefetcher(order, 0, range(3), 2, pins=on_gpu) as steps:
+    monkeypatch.setattr(RaggedBatch, RaggedBatch.pin_memory.__name__, pin)
+    with Prefetcher(order, 0, range(3), 2, pin_memory=on_gpu) as steps:
         taken = [batch for step in steps for batch in step.micro_batches]
     assert [id(batch) for batch, _ in copied] == [id(batch) for batch in taken if on_gpu]
     assert {thread for _, thread in copied} <= {"prefetch"}
@@ -106,16 +106,16 @@ def test_unreadable_shard_is_raised_by_the_iteration(order: TrainingOrder, windo
 def test_steps_before_an_error_are_yielded(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch) -> None:
     read = StepReader.read
 
-    def fail_at_two(reader: StepReader, whole: GlobalBatch) -> Step:
-        if whole.first_sample == 48:
+    def fail_at_two(reader: StepReader, global_batch: GlobalBatch) -> Step:
+        if global_batch.first_sample == 48:
             raise WorkError("damaged")
-        return read(reader, whole)
+        return read(reader, global_batch)
 
     monkeypatch.setattr(StepReader, "read", fail_at_two)
     taken = []
     with pytest.raises(WorkError, match="damaged"), Prefetcher(order, 0, range(5), 1) as steps:
         for step in steps:
-            taken.append(step.whole.first_sample)
+            taken.append(step.global_batch.first_sample)
     assert taken == [0, 24]
 
 
@@ -124,7 +124,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """First samples of the steps that were read."""
     read, noted = StepReader.read, []
     monkeypatch.setattr(
-        StepReader, "read", lambda self, whole: (noted.append(whole.first_sample), read(self, whole))[1]
+        StepReader,
+        "read",
+        lambda self, global_batch: (noted.append(global_batch.first_sample), read(self, global_batch))[1],
     )
     return noted
 

@@ -14,7 +14,7 @@ from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.samples import gather
 from benchmarks.bert.shard import Shard, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from implementations.pytorch.data.open_stores import _format_ranks, _group_by_ranks, open_stores
 from implementations.pytorch.distributed.process_group import Processes
 from podium.config.load import load_resolved, load_system, write_resolved
@@ -152,7 +152,7 @@ def test_stores_are_compared_with_the_verified_data(
     assert "samples" in open_on_all_ranks([stores, stores])
     shard = Shard(stores[0] / "two.h5")
     write_shard(shard.path, gather(shard.samples, np.arange(len(shard) - 1)), shard.origin)
-    renew_manifest(stores[0])
+    update_manifest(stores[0])
     message = open_on_all_ranks([stores, stores])
     start = f"WorkError: data.store: {shard.path}: its samples is {len(shard) - 1}, what was verified has {len(shard)};"
     assert message == f"{start} the data was changed after it was verified: restore it and start again"
@@ -171,7 +171,7 @@ def test_no_sample_is_read_before_the_clock_starts(
     start_ranks(WORKER.parents[1] / "order_worker.py", arguments, rank_environments(1))
     noted = notes.read_text(encoding="utf-8").split()
     assert noted[:2] == ["submission", "run_starts"]
-    assert {"mapped_file", "will_need"} == set(noted[2:])
+    assert {"map_file", "prefetch"} == set(noted[2:])
 
 
 def test_training_stops_before_the_clock_starts(
@@ -194,7 +194,7 @@ def test_training_stops_before_the_clock_starts(
         write_resolved(config.model_copy(update={"data": own}), path)
     arguments = [(path, folder.path, "--caches-cleared") for path in configs]
     start_ranks("implementations.pytorch.train", arguments, rank_environments(2), 1)
-    failure = folder.told_failure(final_only=True)
+    failure = folder.read_failure(final_only=True)
     assert isinstance(failure, WorkError)
     assert str(failure) == (
         f"data.store is not the same on all ranks: rank 1 on {HOST}: {last} is missing, rank 0 on {HOST} has it{ADVICE}"

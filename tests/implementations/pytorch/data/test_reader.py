@@ -52,8 +52,8 @@ def tensors(step: Step) -> list[torch.Tensor]:
 
 
 def assert_same(found: Step, expected: Step) -> None:
-    assert found.whole.first_sample == expected.whole.first_sample
-    assert np.array_equal(found.whole.indices, expected.whole.indices)
+    assert found.global_batch.first_sample == expected.global_batch.first_sample
+    assert np.array_equal(found.global_batch.indices, expected.global_batch.indices)
     for one, other in zip(found.micro_batches, expected.micro_batches, strict=True):
         assert (one.lengths, one.masked_counts, one.slot_width) == (
             other.lengths,
@@ -100,7 +100,7 @@ def test_deferred_sequences_are_read_in_their_later_step(store: SampleStore) -> 
     order, plain = make_order(store, overflow=0.5), make_order(store, overflow=0.5)
     with StepReader(order, 1, window=5) as reader:
         found = list(reader.steps(range(12)))
-    assert sum(step.whole.moved for step in found) > 0
+    assert sum(step.global_batch.moved for step in found) > 0
     for number, step in enumerate(found):
         assert_same(step, read_step(plain, number, 1))
 
@@ -120,7 +120,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         monkeypatch.setattr(kind, name, call)
 
     noted(TrainingOrder, "global_batch")
-    noted(BulkReader, "will_need")
+    noted(BulkReader, "prefetch")
     noted(BulkReader, "gather")
     return events
 
@@ -135,14 +135,14 @@ def test_every_sample_is_prefetched_once_before_it_is_read(
         events.clear()
         for _ in reader.steps(range(count)):
             pass
-    prefetched = np.concatenate([argument for name, argument in events if name == "will_need"])
+    prefetched = np.concatenate([argument for name, argument in events if name == "prefetch"])
     read = np.concatenate([argument for name, argument in events if name == "gather"])
     assert prefetched.tolist() == read.tolist()
-    size, so_far = BATCH // 2, {"global_batch": 0, "will_need": 0, "gather": 0}
+    size, so_far = BATCH // 2, {"global_batch": 0, "prefetch": 0, "gather": 0}
     for name, argument in events:
         so_far[name] += 1 if name == "global_batch" else len(argument)
         if name == "gather":
-            assert so_far["gather"] <= so_far["will_need"] <= so_far["global_batch"] * size
+            assert so_far["gather"] <= so_far["prefetch"] <= so_far["global_batch"] * size
             taken = -(-so_far["gather"] // size)
             assert so_far["global_batch"] < taken + window
 
@@ -155,7 +155,7 @@ def test_many_steps_are_prefetched_at_a_time_and_early(store: SampleStore, event
     size, prefetched, read = BATCH // 2, 0, 0
     requests = 0
     for name, argument in events:
-        if name == "will_need":
+        if name == "prefetch":
             requests += 1
             prefetched += len(argument) // size
         elif name == "gather":

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.build_run import build_order
-from implementations.pytorch.distributed.gradient_sync import synchronised
+from implementations.pytorch.distributed.gradient_sync import wrap_ddp
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.metrics import Metrics
-from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.phase_clock import PhaseClock
@@ -28,16 +28,18 @@ from tests.implementations.pytorch.data.plain_reader import read_step
 
 def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, here: Processes) -> dict[str, Any]:
     torch.manual_seed(0)
-    model = BertForPreTraining(size, vocabulary, dropout_probability=0.0, making=Making(attention=config.attention))
-    ddp, sync = synchronised(model, here.device, config.clipping, config.wire, config.gradient_bucket_mib)
+    model = BertForPreTraining(
+        size, vocabulary, dropout_probability=0.0, model_options=ModelOptions(attention=config.attention)
+    )
+    ddp, sync = wrap_ddp(model, here.device, config.clipping, config.wire, config.gradient_bucket_mib)
     rates = rate_table(config.optimizer, 10, here.device)
     stepper = Stepper(config, here, ddp, sync, build_optimizer(model, config.optimizer), rates, "fp32")
     order = build_order(config, store, vocabulary, here.device, seed=7)
     step = read_step(order, 0, here.rank)
     result = stepper.take(step, PhaseClock())
     return {
-        "sums": here.total([float(result.masked_lm), float(result.next_sentence)]),
-        "most": here.most(3 * here.rank),
+        "sums": here.all_reduce_sum([float(result.masked_lm), float(result.next_sentence)]),
+        "most": here.all_reduce_max(3 * here.rank),
         "norm": float(result.gradient_norm),
         "gradients": {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None},
         "parameters": {name: p.detach().clone() for name, p in model.named_parameters()},

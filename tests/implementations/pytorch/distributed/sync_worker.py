@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from implementations.pytorch.distributed.gradient_sync import GradientSync, synchronised
+from implementations.pytorch.distributed.gradient_sync import GradientSync, wrap_ddp
 from podium.config.schema import Clipping
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ def steps(
     buckets: list[Tensor] = []
     times: Times = {"ready": [], "started": [], "completed": []}
     with record_all_reduce(times):
-        model, sync = synchronised(Chain(), CPU, clipping, **settings)
+        model, sync = wrap_ddp(Chain(), CPU, clipping, **settings)
         record_buckets(sync, buckets, times)
         for step in range(3):
             model.zero_grad(set_to_none=False)
@@ -133,7 +133,7 @@ def steps(
 def send_value(value: float, wire: Any) -> float:
     """Return the averaged gradient, where this rank's gradient is `value`."""
     layer = nn.Linear(3, 1, bias=False)
-    model, sync = synchronised(layer, CPU, wire=wire)
+    model, sync = wrap_ddp(layer, CPU, wire=wire)
     loss = model(torch.full((1, 3), value)).sum()
     sync.begin(model, None)
     loss.backward()

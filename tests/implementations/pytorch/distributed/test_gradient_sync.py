@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from benchmarks.bert.sizes import LARGE
-from implementations.pytorch.distributed.gradient_sync import HOOKS, fp32_bucket_mib, synchronised
+from implementations.pytorch.distributed.gradient_sync import HOOKS, fp32_bucket_mib, wrap_ddp
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.choose import load_kernels
-from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.optim.clipping import clip_factor, total_norm
 from podium.config.schema import Clipping
 
@@ -231,7 +231,7 @@ def test_every_way_of_clipping_has_a_hook() -> None:
 
 
 def test_bucket_clipping_without_begin_is_an_error(processes: Processes) -> None:
-    model, _ = synchronised(nn.Linear(2, 2), processes.device, Clipping(max_norm=1.0, when="bucket"))
+    model, _ = wrap_ddp(nn.Linear(2, 2), processes.device, Clipping(max_norm=1.0, when="bucket"))
     with pytest.raises(AssertionError, match="begin comes before backward"):
         model(torch.ones(1, 2)).sum().backward()
 
@@ -248,8 +248,10 @@ def test_bucket_size_counts_gradients_in_the_wire_type() -> None:
     """With BERT-large's gradients, last layer first. Published code, which has separate tensors for queries, keys and
     values, has 22 buckets of 25 MiB in half precision; here they are one tensor, which gives 20 buckets."""
     with torch.device("meta"):
-        making = Making(attention="padded", kernels=load_kernels("eager"), compiles=False, last_layer="needed")
-        model = BertForPreTraining(LARGE, LARGE.vocabulary_size, dropout_probability=0.1, making=making)
+        model_options = ModelOptions(
+            attention="padded", kernels=load_kernels("eager"), use_torch_compile=False, last_layer="needed"
+        )
+        model = BertForPreTraining(LARGE, LARGE.vocabulary_size, dropout_probability=0.1, model_options=model_options)
     fused = [parameter.numel() for parameter in reversed(list(model.parameters()))]
     apart = [math.prod(shape) for shape in reversed(LARGE.tensors(LARGE.vocabulary_size).values())]
     assert sum(fused) == sum(apart) == 336_226_108

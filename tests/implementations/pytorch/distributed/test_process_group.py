@@ -22,7 +22,7 @@ from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.distributed.process_group import Processes, _num_threads, rendezvous_prefix, run_store
-from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.model.loss import loss_sums
 from podium.config.load import load_system
 from podium.config.schema import Clipping, RunConfig
@@ -150,7 +150,9 @@ def expected(ends: tuple[Ends, Path], small: Size, vocabulary: int) -> tuple[lis
     store = SampleStore([ends[1] / "samples.h5"])
     whole = collate([store.read(int(i)) for i in Sampler(len(store), SEED).samples(0, BATCH)])
     torch.manual_seed(0)
-    model = BertForPreTraining(small, vocabulary, dropout_probability=0.0, making=Making(attention="padded"))
+    model = BertForPreTraining(
+        small, vocabulary, dropout_probability=0.0, model_options=ModelOptions(attention="padded")
+    )
     sums = loss_sums(model(whole), whole)
     names = [name for name, _ in model.named_parameters()]
     gradients = torch.autograd.grad(sums.mean(whole.masked, BATCH), [*model.parameters()])
@@ -199,7 +201,9 @@ def test_per_rank_loss_is_the_mean_of_the_ranks_means(
     store = SampleStore([ends[1] / "samples.h5"])
     drawn = Sampler(len(store), SEED).samples(0, BATCH)
     torch.manual_seed(0)
-    model = BertForPreTraining(small, vocabulary, dropout_probability=0.0, making=Making(attention="padded"))
+    model = BertForPreTraining(
+        small, vocabulary, dropout_probability=0.0, model_options=ModelOptions(attention="padded")
+    )
     means = []
     for micro_batch in drawn.reshape(4, 4):
         batch = collate([store.read(int(i)) for i in micro_batch])
@@ -242,7 +246,7 @@ def test_metrics_are_summed_over_ranks(
 
 
 def test_sum_over_one_process_is_its_value(processes: Processes) -> None:
-    assert processes.total([1.5, 2**-40, 3e15 + 0.5]) == [1.5, 2**-40, 3e15 + 0.5]
+    assert processes.all_reduce_sum([1.5, 2**-40, 3e15 + 0.5]) == [1.5, 2**-40, 3e15 + 0.5]
     assert processes.first
     assert not Processes(1, 2, processes.device).first
 

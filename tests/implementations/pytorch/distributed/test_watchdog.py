@@ -15,7 +15,13 @@ import pytest
 
 from implementations.pytorch.distributed import watchdog
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.distributed.watchdog import Heartbeat, StopRequest, Watch, describe_stall, join_board
+from implementations.pytorch.distributed.watchdog import (
+    Heartbeat,
+    StopRequest,
+    Watchdog,
+    connect_status_store,
+    describe_stall,
+)
 from implementations.pytorch.phase_clock import PhaseClock
 from podium.config.run_folder import RunFolder
 from podium.launch.timeouts import VARIABLE, saving_seconds
@@ -25,15 +31,15 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def wait_until_requested(request: StopRequest) -> bool:
     deadline = time.monotonic() + 5
-    while not request.asked and time.monotonic() < deadline:
+    while not request.requested and time.monotonic() < deadline:
         time.sleep(0.005)
-    return request.asked
+    return request.requested
 
 
 def test_sigterm_sets_the_flag_and_the_process_continues() -> None:
     handler, threads = signal.getsignal(signal.SIGTERM), threading.active_count()
     with StopRequest() as request:
-        assert not request.asked
+        assert not request.requested
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert wait_until_requested(request)
@@ -48,7 +54,7 @@ def test_other_signals_do_not_set_the_flag() -> None:
         with StopRequest() as request:
             os.kill(os.getpid(), signal.SIGUSR1)
             time.sleep(0.1)
-            assert not request.asked
+            assert not request.requested
             os.kill(os.getpid(), signal.SIGTERM)
             assert wait_until_requested(request)
     finally:
@@ -149,31 +155,31 @@ def test_stalled_rank_reports_and_ends_its_process(
     tmp_path: Path, processes: Processes, exit_codes: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     board, clock, folder = DictStatusStore({"1": json.dumps(vars(AHEAD)).encode()}), PhaseClock(), RunFolder(tmp_path)
-    with Watch(Processes(0, 2, processes.device), clock, folder, 0.4, board) as watch:
+    with Watchdog(Processes(0, 2, processes.device), clock, folder, 0.4, board) as watch:
         watch.batch = 5
         clock.lap("data_wait")
         assert wait_for(exit_codes, 10) == [1]
-    failure = folder.told_failure()
+    failure = folder.read_failure()
     assert str(failure).startswith("rank 1 (process 11 on node1, in batch 7 after forward) sends no heartbeat")
-    assert folder.told_failure(final_only=True) is None  # a restart may help
+    assert folder.read_failure(final_only=True) is None  # a restart may help
     assert "rank 0: rank 1 (process 11" in capfd.readouterr().err
     assert json.loads(board["0"])["batch"] == 5
 
 
 def test_single_stalled_rank_is_reported(tmp_path: Path, processes: Processes, exit_codes: list[int]) -> None:
-    with Watch(processes, PhaseClock(), RunFolder(tmp_path), 0.3, None):
+    with Watchdog(processes, PhaseClock(), RunFolder(tmp_path), 0.3, None):
         assert wait_for(exit_codes, 10) == [1]
-    assert str(RunFolder(tmp_path).told_failure()).startswith("rank 0 (")
+    assert str(RunFolder(tmp_path).read_failure()).startswith("rank 0 (")
 
 
 def test_rank_with_progress_is_not_ended(tmp_path: Path, processes: Processes, exit_codes: list[int]) -> None:
     clock = PhaseClock()
-    with Watch(processes, clock, RunFolder(tmp_path), 0.3, None) as watch:
+    with Watchdog(processes, clock, RunFolder(tmp_path), 0.3, None) as watch:
         for _ in range(8):
             time.sleep(0.1)
             clock.lap("forward")
         laps = clock.laps
-        for _ in watch.alive(range(8)):  # batches of an evaluation, of which ranks may have unequal numbers
+        for _ in watch.track_progress(range(8)):  # batches of an evaluation, of which ranks may have unequal numbers
             time.sleep(0.1)
         assert clock.laps == laps + 1
     assert exit_codes == []
@@ -190,11 +196,11 @@ def test_lost_store_ends_only_the_watchdog_thread(
             super().set(key, value)
 
     board = LostStore({"1": json.dumps(vars(AHEAD)).encode()})
-    with Watch(Processes(0, 2, processes.device), PhaseClock(), RunFolder(tmp_path), 0.3, board):
+    with Watchdog(Processes(0, 2, processes.device), PhaseClock(), RunFolder(tmp_path), 0.3, board):
         time.sleep(0.3)
         assert not any(thread.name == "watch" for thread in threading.enumerate())
     assert exit_codes == []
 
 
 def test_single_process_has_no_status_store(processes: Processes) -> None:
-    assert join_board(processes) is None
+    assert connect_status_store(processes) is None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.optim.apex_lamb import ApexLamb
-from implementations.pytorch.optim.build import build_optimizer, set_rate, used
+from implementations.pytorch.optim.build import build_optimizer, describe_optimizer, set_rate
 from implementations.pytorch.step import LossScaler
 from podium.config.schema import LossScaling, OptimizerSettings
 from podium.core.errors import UsageError
@@ -132,7 +132,7 @@ def test_weights_equal_podiums_lamb(apex: list[FakeFusedLamb], make_model: Model
             optimizer.step()
         assert_same_weights(model, other)
     assert not torch.equal(next(start.parameters()), next(other.parameters()))
-    assert used(by_apex, SETTINGS) == used(by_podium, PODIUM)
+    assert describe_optimizer(by_apex, SETTINGS) == describe_optimizer(by_podium, PODIUM)
 
 
 def test_apex_gets_the_settings_and_does_not_clip(apex: list[FakeFusedLamb], make_model: Models) -> None:

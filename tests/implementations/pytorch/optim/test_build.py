@@ -11,7 +11,7 @@ from torch.optim import AdamW
 
 from benchmarks.bert.sizes import Size
 from implementations.pytorch.model.bert import BertForPreTraining
-from implementations.pytorch.optim.build import build_optimizer, set_rate, used
+from implementations.pytorch.optim.build import build_optimizer, describe_optimizer, set_rate
 from implementations.pytorch.optim.lamb import Lamb
 from podium.config.schema import OptimizerSettings
 
@@ -86,7 +86,7 @@ def test_query_key_and_value_are_updated_as_three_matrices(make_model: Models) -
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
 def test_reported_hyperparameters_are_the_configured_ones(algorithm: str, make_model: Models) -> None:
     settings = SETTINGS.model_copy(update={"algorithm": algorithm})
-    found = vars(used(build_optimizer(make_model(), settings), settings))
+    found = vars(describe_optimizer(build_optimizer(make_model(), settings), settings))
     assert found == settings.model_dump(exclude={"backend", "sharded_from"})
 
 
@@ -99,14 +99,14 @@ def test_reported_hyperparameters_are_read_from_the_optimizer(
 ) -> None:
     optimizer = build_optimizer(make_model(), SETTINGS)
     optimizer.param_groups[0][key] = value
-    found = getattr(used(optimizer, SETTINGS), field)
+    found = getattr(describe_optimizer(optimizer, SETTINGS), field)
     assert found == (value if isinstance(value, float) else value[0])
 
 
 def test_reported_learning_rate_is_the_base_rate(make_model: Models) -> None:
     optimizer = build_optimizer(make_model(), SETTINGS)
     set_rate(optimizer, torch.tensor(0.9))
-    assert used(optimizer, SETTINGS).learning_rate == 0.003
+    assert describe_optimizer(optimizer, SETTINGS).learning_rate == 0.003
 
 
 def test_set_rate_applies_to_all_groups(make_model: Models) -> None:

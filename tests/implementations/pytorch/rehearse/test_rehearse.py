@@ -12,7 +12,7 @@ from benchmarks.bert.length_index import FILE
 from benchmarks.bert.records import record_lengths
 from benchmarks.bert.store import SampleStore, join_stores
 from implementations.pytorch.build_run import build_order, replays_graphs
-from implementations.pytorch.distributed.process_group import rehearsed
+from implementations.pytorch.distributed.process_group import rehearsal_process_group
 from implementations.pytorch.rehearse.__main__ import rehearse
 from implementations.pytorch.rehearse.reader import SyntheticReader, synthetic_samples
 from implementations.pytorch.rehearse.settings import left_out, on_cpu
@@ -140,14 +140,14 @@ def test_batches_are_those_of_the_systems_device(make: Make) -> None:
 
 
 def test_collectives_assume_that_all_ranks_have_equal_values() -> None:
-    with rehearsed(3, 512) as processes:
+    with rehearsal_process_group(3, 512) as processes:
         assert (processes.rank, processes.ranks, processes.first) == (3, 512, False)
-        assert processes.total([1.5, 2.0]) == [768.0, 1024.0]
-        assert processes.most(7) == 7
+        assert processes.all_reduce_sum([1.5, 2.0]) == [768.0, 1024.0]
+        assert processes.all_reduce_max(7) == 7
         assert processes.gather({"host": "a"}) == [{"host": "a"}] * 512
         assert processes.broadcast([1], 0) == [1]
         tensor = torch.ones(2)
-        processes.begin_total(tensor).wait()
+        processes.all_reduce_sum_async(tensor).wait()
         assert tensor.tolist() == [512.0, 512.0]
         processes.barrier()
 
@@ -165,7 +165,7 @@ def test_synthetic_samples_are_valid(make: Make) -> None:
     with SyntheticReader(SampleStore(store)) as reader:
         found = reader.gather(np.array([5, 29_999, 5]))
         assert np.diff(found.sample_offsets).tolist() == SampleStore(store).lengths[[5, 29_999, 5]].tolist()
-        assert reader.will_need(np.array([5, 29_999])) >= 2 * int(np.diff(found.sample_offsets)[:2].sum())
+        assert reader.prefetch(np.array([5, 29_999])) >= 2 * int(np.diff(found.sample_offsets)[:2].sum())
 
 
 @pytest.mark.parametrize("system", system_names())

@@ -49,7 +49,7 @@ def means(deal: Deal, local_batch: int, draws: int) -> tuple[float, float, float
 
 
 def test_the_pair_cost_is_bert_larges() -> None:
-    one, two, three = (LARGE.training_flops([tokens], masked=0, vocabulary=0) for tokens in (1, 2, 3))
+    one, two, three = (LARGE.training_flops([tokens], masked=0, vocabulary_size=0) for tokens in (1, 2, 3))
     pair = (three - 2 * two + one) / 2
     assert pair / (two - one - 3 * pair) == pytest.approx(PAIR_COST, rel=1e-6)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.published.reading import read_tiny_samples
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from podium.config.load import load_system, system_names
 from podium.config.schema import Launch, RunConfig
 from podium.core.errors import UsageError
@@ -132,7 +132,7 @@ def test_lengths_are_those_of_all_samples_where_only_a_node_s_shards_are_here(
 ) -> None:
     for name in "ab":
         write(tmp_path / f"{name}.h5", make_samples([9, 20], seed=ord(name)))
-    renew_manifest(tmp_path)
+    update_manifest(tmp_path)
     (tmp_path / gone).unlink()
     settings = ["shards=per_rank", "balancing=random", "launch.nodes=2", "launch.rendezvous=a:29500"]
     config = load_system("laptop", None, [*settings, "global_batch_size=64"])
@@ -146,7 +146,7 @@ def test_quantiles_stand_for_the_lengths_of_many_samples(
 ) -> None:
     monkeypatch.setattr("podium.planning.prediction.from_config.POOL", 4)
     write(tmp_path / "a.h5", make_samples([9, 100, 8, 20, 21, 50, 7, 99]))
-    renew_manifest(tmp_path)
+    update_manifest(tmp_path)
     config = load_system("laptop")
     data = config.data.model_copy(update={"store": tmp_path})
     plan = plan_of_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)

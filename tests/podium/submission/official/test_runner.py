@@ -20,8 +20,8 @@ from podium.submission.official import runner
 from podium.submission.official.runner import (
     OfficialResults,
     ToolProcess,
-    ask_official,
     is_deeply_nested,
+    run_official_tools,
     screen_description,
     screen_log,
 )
@@ -34,7 +34,7 @@ def check_official(tmp_path: Path) -> Callable[..., OfficialResults]:
     def run_tools(package: Path, rules: str = "5.0.0") -> OfficialResults:
         scratch = tmp_path / "scratch"
         scratch.mkdir(exist_ok=True)
-        return ask_official(find_packages(package), package, scratch, ruleset(rules))
+        return run_official_tools(find_packages(package), package, scratch, ruleset(rules))
 
     return run_tools
 

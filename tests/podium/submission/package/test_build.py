@@ -20,8 +20,8 @@ from podium.core.finding import Finding
 from podium.core.paths import CODE_FOLDER
 from podium.mllog.rulesets import Ruleset, ruleset
 from podium.run.source import Source
-from podium.submission.check import check, print_packaged
-from podium.submission.package.build import BuiltPackage, Wish, package, strip_log
+from podium.submission.check import check, print_package
+from podium.submission.package.build import BuiltPackage, PackageRequest, package, strip_log
 from tests.conftest import installed_stamp
 from tests.podium.submission.conftest import (
     GAP_MS,
@@ -37,12 +37,12 @@ from tests.podium.submission.conftest import (
 PODIUM_FILES = {"setup.sh", "init_datasets.sh", "run_and_time.sh", "README.md"}
 
 
-def make(request: Wish, *findings: Finding) -> BuiltPackage:
+def make(request: PackageRequest, *findings: Finding) -> BuiltPackage:
     """Make a package with a checker that returns these findings."""
     return package(request, lambda path, rules: findings, lambda message: None)
 
 
-def make_checked(request: Wish) -> BuiltPackage:
+def make_checked(request: PackageRequest) -> BuiltPackage:
     """Make a package with the checker of the command."""
     return package(request, lambda path, rules: check(path, rules).findings, lambda message: None)
 
@@ -54,7 +54,7 @@ def files_of(folder: Path) -> set[str]:
 def shown(made: BuiltPackage) -> str:
     """Return the output of the command for a package."""
     console = Console(width=200, file=io.StringIO())
-    print_packaged(console, made)
+    print_package(console, made)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -208,7 +208,7 @@ def test_a_set_is_packaged_by_its_folder_or_its_copies(make_set: Any, make_reque
     assert "What could not be compared:\n\n- data not compared" in readme
 
 
-def refused(request: Wish, error: type[PodiumError], match: str, *findings: Finding) -> None:
+def refused(request: PackageRequest, error: type[PodiumError], match: str, *findings: Finding) -> None:
     """Assert that a package is refused with an error that matches, and that nothing is left behind."""
     before = files_of(request.out.parent)
     with pytest.raises(error, match=match):

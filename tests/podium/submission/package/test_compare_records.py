@@ -118,7 +118,12 @@ TAMPERINGS: dict[str, tuple[Callable[[MadeSet], None], str, str, bool]] = {
     "other samples": (edited(set_value("train_samples", 16)), "logs as written", "has samples 16", True),
     "run deleted": (without_folder, "no run left out", "run_4", True),
     "resumed": (lambda made: RunFolder(made.folder(3)).mark_resumed(), "no restarted run", "result_3.txt", True),
-    "restarted": (lambda made: RunFolder(made.folder(3)).begin_again(None), "no restarted run", "result_3.txt", True),
+    "restarted": (
+        lambda made: RunFolder(made.folder(3)).reset_for_restart(None),
+        "no restarted run",
+        "result_3.txt",
+        True,
+    ),
     "restarts in totals": (totals(restarts=1), "no restarted run", "result_3.txt", True),
     "resumed by other code": (resumed_by("e"), "no restarted run", "resumed by eeeeeeeeeeee", True),
     "other code": (made_by("e"), "same code", "result_3.txt by eeeeeeeeeeee", True),

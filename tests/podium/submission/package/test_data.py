@@ -10,7 +10,7 @@ import pytest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.shard import Origin, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest
+from benchmarks.bert.store import SampleStore, update_manifest
 from podium.config.load import load_system, write_resolved
 from podium.config.run_data import RunData, write_run_data
 from podium.config.run_folder import RunFolder
@@ -35,7 +35,7 @@ def make_store(folder: Path, word: int) -> Path:
         next_sentence_labels=np.array([0], np.uint8),
     )
     write_shard(folder / "one.h5", flat, Origin.of_text("one", "cd" * 32, "ab" * 32, GenerationSettings()))
-    renew_manifest(folder)
+    update_manifest(folder)
     return folder
 
 
@@ -45,7 +45,7 @@ def records(tmp_path: Path) -> list[RunRecord]:
     train, evaluation = make_store(tmp_path / "train", 8), make_store(tmp_path / "eval", 9)
     stores = DataSettings(store=train, evaluation_store=evaluation, vocabulary=tmp_path / "vocab.txt")
     config = load_system("laptop", settings=["seed=1"]).model_copy(update={"data": stores})
-    data = RunData({key: SampleStore(folder).manifest for key, folder in config.every_store.items()})
+    data = RunData({key: SampleStore(folder).manifest for key, folder in config.all_stores.items()})
     made = [RunFolder(tmp_path / f"run_{number}") for number in range(3)]
     for folder in made:
         folder.path.mkdir()

@@ -51,7 +51,7 @@ def test_init_datasets_prepares_and_verifies_the_data(tmp_path: Path, open_confi
     from benchmarks.bert import demo_text as embedded
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "ARTICLES_A_PART", 40)
+        patch.setattr(embedded, "ARTICLES_PER_PART", 40)
         patch.setattr(embedded, "EVALUATION_ARTICLES", 40)
         text = embedded.write_embedded_text(tmp_path / "text")
     for number, part in enumerate(text.training):

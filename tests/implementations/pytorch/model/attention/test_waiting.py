@@ -50,7 +50,7 @@ def test_no_value_is_read_on_the_host(
     monkeypatch.setattr(rectangles_module, "is_supported", lambda tensor: False)
     batch = collate(make_samples([90, 1, 33, 64, 7]), *layout)
     with FakeTensorMode() as mode:
-        fake = batch.with_tensors(mode.from_tensor)
+        fake = batch.map_tensors(mode.from_tensor)
         qkv = torch.empty(batch.slots, 3, 2, 8, dtype=dtype, requires_grad=True)
         context = attend(qkv, fake, backend=backend, kernels=EAGER, probability=0.1)
         (gradient,) = torch.autograd.grad(context, qkv, torch.empty_like(context))
