@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from podium.comparison.ab.operands import Home
+from podium.comparison.ab.operands import OutputFolders
 from podium.mllog.read import read_log
 from podium.mllog.run import Run
 from podium.run.set_record import SetRecord, write_set
@@ -33,7 +33,7 @@ def read(logs: Sequence[Path]) -> Mapping[Path, Run | str]:
 
 
 @dataclass
-class Workshop:
+class RunFactory:
     """Makes sets of runs as `podium run` did: a new set moves the results of the one before into its own folder.
 
     With `kept` as it does now: a set keeps its logs and its record, and results/ has copies of the last one.
@@ -44,8 +44,8 @@ class Workshop:
     sets: list[Path] = field(default_factory=list)
 
     @property
-    def home(self) -> Home:
-        return Home(self.top / "runs", self.top / "results")
+    def folders(self) -> OutputFolders:
+        return OutputFolders(self.top / "runs", self.top / "results")
 
     def make(
         self,
@@ -56,8 +56,8 @@ class Workshop:
         **config: Any,
     ) -> Path:
         """A set of runs that took so long, each with a seed of its own unless one is given; its folder."""
-        folder = self.home.runs / system / f"2026-11-21_10-00-00_{len(self.sets):06d}"
-        results = self.home.results / system / "bert"
+        folder = self.folders.runs / system / f"2026-11-21_10-00-00_{len(self.sets):06d}"
+        results = self.folders.results / system / "bert"
         folder.mkdir(parents=True)
         if results.exists() and self.kept:
             shutil.rmtree(results)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podium.comparison.discover import places, round_by_dates, round_named, round_of
+from podium.comparison.discover import discover_results, find_round, parse_round, round_from_dates
 from podium.core.errors import UsageError
 from tests.podium.comparison.conftest import log_text, write_system
 
@@ -16,9 +16,9 @@ from tests.podium.comparison.conftest import log_text, write_system
 def told(path: Path) -> list[tuple[str, str | None, str, int]]:
     """Package, round, system and number of logs of each result."""
     return [
-        (place.package.name, place.round, result.system, len(result.logs))
-        for place in places(path)
-        for result in place.results
+        (package_results.package.name, package_results.round, result.system, len(result.logs))
+        for package_results in discover_results(path)
+        for result in package_results.results
     ]
 
 
@@ -40,15 +40,15 @@ def test_a_submitter_below_its_division(tmp_path: Path) -> None:
 def test_parts_of_a_package_keep_its_description(rounds: Path, part: str) -> None:
     write_system(rounds / "training_results_v2.0" / "ORG", "MORE", 10.0)
     path = rounds / "training_results_v2.0" / "ORG" / part
-    (place,) = places(path)
-    assert place.package.system("SYS") is not None
-    assert [result.system for result in place.results] == (["MORE", "SYS"] if part == "results" else ["SYS"])
+    (package_results,) = discover_results(path)
+    assert package_results.package.system("SYS") is not None
+    assert [result.system for result in package_results.results] == (["MORE", "SYS"] if part == "results" else ["SYS"])
 
 
 def test_one_log(rounds: Path) -> None:
     log = rounds / "training_results_v2.0" / "ORG" / "results" / "SYS" / "bert" / "result_3.txt"
-    (place,) = places(log)
-    assert place.results[0].logs == (log,) and place.package.system("SYS") is not None
+    (package_results,) = discover_results(log)
+    assert package_results.results[0].logs == (log,) and package_results.package.system("SYS") is not None
 
 
 def test_a_log_by_itself(tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ def test_results_as_podium_leaves_them(tmp_path: Path) -> None:
 
 def test_other_benchmarks_are_counted_and_left_out(rounds: Path) -> None:
     write_system(rounds / "training_results_v2.0" / "ORG", benchmark="resnet", system="OTHER")
-    (place,) = places(rounds / "training_results_v2.0")
-    assert place.others == 1 and [result.benchmark for result in place.results] == ["bert"]
+    (package_results,) = discover_results(rounds / "training_results_v2.0")
+    assert package_results.others == 1 and [result.benchmark for result in package_results.results] == ["bert"]
     with pytest.raises(UsageError, match="holds no results of BERT"):
-        places(rounds / "training_results_v2.0" / "ORG" / "results" / "OTHER")
+        discover_results(rounds / "training_results_v2.0" / "ORG" / "results" / "OTHER")
 
 
 def test_hidden_folders_and_links_are_not_followed(rounds: Path, tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ def test_hidden_folders_and_links_are_not_followed(rounds: Path, tmp_path: Path)
 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file or folder"):
-        places(tmp_path / "missing")
+        discover_results(tmp_path / "missing")
     with pytest.raises(UsageError, match="holds no results of BERT"):
-        places(tmp_path)
+        discover_results(tmp_path)
     (tmp_path / "broken").symlink_to(tmp_path / "missing")
     with pytest.raises(UsageError, match="missing: there is no such file or folder"):
-        places(tmp_path / "broken")
+        discover_results(tmp_path / "broken")
 
 
 @pytest.mark.parametrize(
@@ -133,23 +133,23 @@ def test_nothing_there(tmp_path: Path) -> None:
     ],
 )
 def test_names(name: str, found: str | None) -> None:
-    assert round_named(name) == found
+    assert parse_round(name) == found
 
 
 def test_the_nearest_folder_names_it(tmp_path: Path) -> None:
     top = tmp_path / "v2.0" / "training_results_v2.1"
-    assert round_of(top / "ORG", top) == "v2.1"
-    assert round_of(top / "closed" / "ORG", top) == "v2.1"
-    assert round_of(tmp_path / "a" / "ORG", tmp_path / "a" / "ORG") is None
+    assert find_round(top / "ORG", top) == "v2.1"
+    assert find_round(top / "closed" / "ORG", top) == "v2.1"
+    assert find_round(tmp_path / "a" / "ORG", tmp_path / "a" / "ORG") is None
 
 
 def test_what_was_cloned_names_it(tmp_path: Path) -> None:
     (tmp_path / "here" / ".git").mkdir(parents=True)
     config = tmp_path / "here" / ".git" / "config"
     config.write_text('[remote "origin"]\n\turl = https://host/mlcommons/training_results_v3.0.git\n', encoding="utf-8")
-    assert round_of(tmp_path / "here" / "ORG", tmp_path / "here") == "v3.0"
+    assert find_round(tmp_path / "here" / "ORG", tmp_path / "here") == "v3.0"
     config.write_bytes(b"\xff training_results_v9.9")
-    assert round_of(tmp_path / "here" / "ORG", tmp_path / "here") is None
+    assert find_round(tmp_path / "here" / "ORG", tmp_path / "here") is None
 
 
 def at(day: str) -> float:
@@ -168,4 +168,4 @@ def at(day: str) -> float:
     ],
 )
 def test_dates(days: list[str], found: str | None) -> None:
-    assert round_by_dates([at(day) for day in days]) == found
+    assert round_from_dates([at(day) for day in days]) == found

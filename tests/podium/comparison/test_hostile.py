@@ -36,7 +36,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
     signal.signal(signal.SIGALRM, before)
 
 
-class Told:
+class CompareOutput:
     """What `podium compare` says of a path: its JSON, its table and CSV are asked for too where there are results."""
 
     def __init__(self, *paths: Path) -> None:
@@ -89,7 +89,7 @@ def test_links_out_of_the_tree_and_in_circles(org: Path, tmp_path: Path) -> None
     (org / "systems" / "self.json").symlink_to("self.json")
     (logs(org) / "result_0.txt").unlink()
     (logs(org) / "result_0.txt").symlink_to(elsewhere / "SECRET" / "results" / "HIDDEN" / "bert" / "result_0.txt")
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert [(row["system"], len(row["runs_seconds"])) for row in told.rows] == [("SYS", 9)]
     assert "HIDDEN" not in told.text and told.says("has 9 run(s); a score is of 10")
 
@@ -101,7 +101,7 @@ def test_what_is_no_file(org: Path) -> None:
     (logs(org) / "result_11.txt").mkdir()
     (logs(org) / "result_9.txt").unlink()
     (logs(org) / "result_9.txt").mkdir()
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert len(told.rows[0]["runs_seconds"]) == 9
     assert told.says("scaling.json is not used: it is no plain file")
 
@@ -112,14 +112,14 @@ def test_a_file_where_a_folder_should_be(org: Path, tmp_path: Path) -> None:
     (org.parent / "OTHER").mkdir()
     (org.parent / "OTHER" / "results").write_text("x")
     (org.parent / "OTHER" / "systems").write_text("x")
-    assert [row["system"] for row in Told(org.parent).rows] == ["SYS"]
-    assert Told(org.parent / "OTHER").says("OTHER", "holds no results of BERT")
+    assert [row["system"] for row in CompareOutput(org.parent).rows] == ["SYS"]
+    assert CompareOutput(org.parent / "OTHER").says("OTHER", "holds no results of BERT")
 
 
 def test_a_description_that_is_no_file(org: Path) -> None:
     (org / "systems" / "SYS.json").rename(org / "systems" / "OTHER.json")
     os.mkfifo(org / "systems" / "SYS.json")
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert told.rows[0]["accelerators"] is None and told.says("systems/SYS.json is missing")
 
 
@@ -142,12 +142,12 @@ def test_a_description_that_is_no_file(org: Path) -> None:
 )
 def test_descriptions_of_every_kind(org: Path, content: bytes) -> None:
     (org / "systems" / "SYS.json").write_bytes(content)
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert told.rows[0]["accelerators"] is None and told.rows[0]["score_minutes"] is not None
     assert len(told.text) < 30_000
 
 
-UNTOLD = ("\x1b", "\x07", "\r", "\u202e", "\u2028", "\x9b", "\ud800")
+FORBIDDEN_CHARACTERS = ("\x1b", "\x07", "\r", "\u202e", "\u2028", "\x9b", "\ud800")
 NAME = "<script>alert(1)</script>\x1b]0;x\x07\x1b[31m\u202e\u2028\r\n[red]=1+1"
 
 
@@ -158,9 +158,9 @@ def test_names_that_steer_what_shows_them(org: Path) -> None:
         path.write_text(log_text(float(1000 + int(path.stem[-1])), opt_name=NAME, **names))
     logs(org).rename(org / "results" / "SYS" / "bert\x1b[2J")
     (org / "results" / "SYS").rename(org / "results" / "S\x1b[31m\u202e\nYS")
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert len(told.rows) == 1 and told.rows[0]["submitter"].startswith("<script>alert(1)</script>")
-    assert not [mark for mark in UNTOLD if mark in told.text + told.notes]
+    assert not [mark for mark in FORBIDDEN_CHARACTERS if mark in told.text + told.notes]
 
 
 def _page(tree: Path, file: Path) -> str:
@@ -186,7 +186,7 @@ def test_absurd_figures_in_a_page(org: Path, tmp_path: Path) -> None:
 def test_names_that_are_no_text(org: Path) -> None:
     (org / "results" / "SYS").rename(org / "results" / os.fsdecode(b"S\xff"))
     org.rename(org.parent / os.fsdecode(b"\xff\xfe"))
-    assert len(Told(org.parent).rows) == 1
+    assert len(CompareOutput(org.parent).rows) == 1
 
 
 def test_a_tree_of_git_is_not_walked(org: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_tree_of_git_is_not_walked(org: Path) -> None:
         (git / f"{number:03}" / "bert" / "result_0.txt").write_text(log_text())
     (git.parent / "config").write_text("[remote]\n url = x\n" * 100_000)
     write_system(org.parent / ".git" / "HIDDEN")
-    assert [row["submitter"] for row in Told(org.parent).rows] == ["Org Inc."]
+    assert [row["submitter"] for row in CompareOutput(org.parent).rows] == ["Org Inc."]
 
 
 def test_a_tree_too_deep(tmp_path: Path) -> None:
@@ -209,14 +209,14 @@ def test_a_tree_too_deep(tmp_path: Path) -> None:
         os.close(here)
         here = below
     os.close(here)
-    assert Told(deep).says("holds no results of BERT")
+    assert CompareOutput(deep).says("holds no results of BERT")
 
 
 def test_a_tree_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discover, "MAX_FOLDERS", 400)
     for number in range(500):
         (tmp_path / "wide" / f"{number}").mkdir(parents=True)
-    assert Told(tmp_path / "wide").says("more than 400 folders")
+    assert CompareOutput(tmp_path / "wide").says("more than 400 folders")
 
 
 @pytest.mark.parametrize("make", [lambda path: path.touch(), lambda path: path.mkdir()])
@@ -224,14 +224,14 @@ def test_very_many_files(org: Path, make: Callable[[Path], None]) -> None:
     """They are listed, and the logs among them are read."""
     for number in range(3_000):
         make(logs(org) / f"other_{number}.txt")
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert len(told.rows) == 1 and len(told.text) < 30_000
 
 
 def test_many_empty_logs(org: Path) -> None:
     for number in range(10, 400):
         (logs(org) / f"result_{number}.txt").touch()
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert told.says("a score is of 10") and len(told.rows[0]["runs_seconds"]) == 400
 
 
@@ -242,7 +242,7 @@ def test_a_log_that_begins_with_megabytes_of_zeros(org: Path) -> None:
         file.truncate(0)
         file.seek(1 << 25)
         file.write(b"\n" + text)
-    assert Told(org.parent).rows[0]["score_minutes"] is not None
+    assert CompareOutput(org.parent).rows[0]["score_minutes"] is not None
 
 
 def test_logs_that_cannot_be_opened(org: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def test_logs_that_cannot_be_opened(org: Path, monkeypatch: pytest.MonkeyPatch) 
         return real(path, *arguments, **more)
 
     monkeypatch.setattr(Path, "open", refuse)
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert len(told.rows[0]["runs_seconds"]) == 9 and told.says("result_3.txt", "Permission denied")
 
 
@@ -263,15 +263,15 @@ def test_a_folder_named_as_a_log(org: Path) -> None:
     for path in logs(org).iterdir():
         path.unlink()
         path.mkdir()
-    assert Told(org.parent).says("holds no results of BERT")
-    assert Told(logs(org) / "result_0.txt").says("holds no results of BERT")
+    assert CompareOutput(org.parent).says("holds no results of BERT")
+    assert CompareOutput(logs(org) / "result_0.txt").says("holds no results of BERT")
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 5000, b":::MLLOG " * 3000, b"\xff" * 5000, "\u202e".encode() * 99])
 def test_files_that_are_no_logs(org: Path, content: bytes) -> None:
     for path in logs(org).iterdir():
         path.write_bytes(content)
-    told = Told(org.parent)
+    told = CompareOutput(org.parent)
     assert told.rows[0]["score_minutes"] is None and told.rows[0]["runs_seconds"] == [None] * 10
 
 
@@ -289,11 +289,11 @@ def _absurd(org: Path) -> None:
 
 def test_runs_with_absurd_figures(org: Path) -> None:
     _absurd(org)
-    (told,) = Told(org.parent).rows
+    (told,) = CompareOutput(org.parent).rows
     assert told["mfu"] is None or told["mfu"] < 1e30
 
 
 def test_paths_that_are_nothing(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / ("x" * 300), tmp_path / "\x1b[31m\n", Path("/dev/null")):
-        told = Told(path)
+        told = CompareOutput(path)
         assert told.refused and told.says("podium:", path.name[:5].replace("\x1b", "\\x1b")) and "\x1b" not in told.text

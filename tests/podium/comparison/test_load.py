@@ -17,7 +17,7 @@ import pytest
 from benchmarks.bert import rules
 from podium.comparison import load
 from podium.comparison import load as cache_module
-from podium.comparison.load import NAME, Comparison, RunCache, gather, read_one, read_runs
+from podium.comparison.load import NAME, Comparison, RunCache, gather, read_runs, try_read_log
 from podium.config.load import load_system, write_resolved
 from podium.core import text
 from podium.core.errors import UsageError, WorkError
@@ -323,7 +323,7 @@ def test_a_log_that_is_known_is_not_read(logs: list[Path], tmp_path: Path, monke
     first = read_runs(logs, RunCache(tmp_path / "cache"), told.append)
     logs[3].write_text(log_text(777.0), encoding="utf-8")
     read: list[Path] = []
-    monkeypatch.setattr(load, "read_one", lambda log: read.append(log) or read_one(log))
+    monkeypatch.setattr(load, "try_read_log", lambda log: read.append(log) or try_read_log(log))
     second = read_runs(logs, RunCache(tmp_path / "cache"), told.append)
     assert read == [logs[3]]
     assert {log: run for log, run in second.items() if log != logs[3]} == {
@@ -340,10 +340,10 @@ def test_a_log_that_changes_while_it_is_read_is_not_kept(
     def grown(log: Path) -> Run | str:
         with log.open("a", encoding="utf-8") as file:
             file.write("more\n")
-        return read_one(log)
+        return try_read_log(log)
 
     before = sha256_of(logs[0])
-    monkeypatch.setattr(load, "read_one", grown)
+    monkeypatch.setattr(load, "try_read_log", grown)
     read_runs(logs[:1], RunCache(tmp_path / "cache"))
     cache = RunCache(tmp_path / "cache")
     assert cache.get([before, sha256_of(logs[0])]) == {}

@@ -15,7 +15,7 @@ import pytest
 
 from podium.comparison.load import Comparison
 from podium.comparison.result import Result
-from podium.comparison.table import as_csv, choose, families, own_sentences, rows
+from podium.comparison.table import as_csv, choose, describe_own_results, rows, scaling_families
 from podium.core.errors import UsageError
 from tests.podium.comparison.conftest import make_result, make_run
 
@@ -63,14 +63,14 @@ def sized(accelerators: int | None, seconds: float, samples: float = 2_400_000.0
 
 def test_efficiencies() -> None:
     """Eight times the accelerators, seven times the throughput, a tenth more samples."""
-    (family,) = families([sized(64, 1000.0 / 7 * 1.1, 2_640_000.0), sized(8, 1000.0)])
+    (family,) = scaling_families([sized(64, 1000.0 / 7 * 1.1, 2_640_000.0), sized(8, 1000.0)])
     assert [size.result.accelerators for size in family] == [8, 64]
     assert [size.throughput for size in family] == pytest.approx([1, 7 / 8])
     assert [size.time for size in family] == pytest.approx([1, 7 / 8 / 1.1])
 
 
 def test_the_best_of_equal_sizes_counts() -> None:
-    (family,) = families([sized(8, 1200.0), sized(8, 1000.0), sized(16, 500.0)])
+    (family,) = scaling_families([sized(8, 1200.0), sized(8, 1000.0), sized(16, 500.0)])
     assert [size.result.minutes for size in family] == pytest.approx([1000 / 60, 500 / 60])
 
 
@@ -79,13 +79,16 @@ def test_the_best_of_equal_sizes_counts() -> None:
     [{"round": "v2.1"}, {"submitter": "X"}, {"division": "open"}, {"kind": None}, {"full_size": False}],
 )
 def test_other_families(changes: dict[str, object]) -> None:
-    assert families([sized(8, 1000.0), sized(16, 500.0, **changes)]) == []
+    assert scaling_families([sized(8, 1000.0), sized(16, 500.0, **changes)]) == []
 
 
 def test_sizes_that_are_not_known() -> None:
     failed = make_result([make_run(status="aborted")] * 10, accelerators=32)
     assert (
-        families([sized(8, 1000.0), sized(None, 500.0), sized(0, 500.0), failed, make_result([], accelerators=4)]) == []
+        scaling_families(
+            [sized(8, 1000.0), sized(None, 500.0), sized(0, 500.0), failed, make_result([], accelerators=4)]
+        )
+        == []
     )
 
 
@@ -94,7 +97,7 @@ def timed(minutes: float, runs: int = 10, **changes: object) -> Result:
 
 
 def sentence(*published: Result, **changes: object) -> str:
-    (told,) = own_sentences([*published, timed(20.0, round=None, system="mine", **changes)])
+    (told,) = describe_own_results([*published, timed(20.0, round=None, system="mine", **changes)])
     return told
 
 
@@ -114,7 +117,7 @@ def test_scaled_scores_count_on_both_sides() -> None:
 
 
 def test_fewer_than_ten_runs_are_no_score() -> None:
-    (told,) = own_sentences([timed(10.0), timed(20.0, 3, round=None)])
+    (told,) = describe_own_results([timed(10.0), timed(20.0, 3, round=None)])
     assert "2.00×" in told and "the mean of 3 run(s) and no score yet" in told
 
 
@@ -132,7 +135,7 @@ def test_the_size_comes_before_the_division() -> None:
 
 def test_others_that_are_not_shown_count() -> None:
     own = timed(20.0, round=None)
-    assert "2.00× the best" in own_sentences([own], [timed(10.0), timed(1.0, round=None)])[0]
+    assert "2.00× the best" in describe_own_results([own], [timed(10.0), timed(1.0, round=None)])[0]
 
 
 def test_against_the_nearest_number() -> None:
@@ -148,12 +151,12 @@ def test_what_cannot_be_compared_says_so() -> None:
     assert "none of the results is of this accelerator" in sentence(timed(10.0, kind=None))
     assert "none of the results is of this accelerator" in sentence()
     assert "their sizes are not known" in sentence(timed(10.0), accelerators=None)
-    (told,) = own_sentences([timed(10.0), make_result([make_run(status="aborted")], round=None)])
+    (told,) = describe_own_results([timed(10.0), make_result([make_run(status="aborted")], round=None)])
     assert "has no run that reached the target" in told
 
 
 def test_published_results_have_no_sentence() -> None:
-    assert own_sentences([timed(10.0)]) == []
+    assert describe_own_results([timed(10.0)]) == []
 
 
 PROMISED = {

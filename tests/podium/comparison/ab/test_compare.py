@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from podium.comparison.ab.compare import AB, as_json, held_against, p_value, print_ab
+from podium.comparison.ab.compare import ABComparison, as_json, format_p_value, held_against, print_ab
 from podium.comparison.ab.operands import Side
-from podium.comparison.ab.significance import Fewer, Welch
+from podium.comparison.ab.significance import RcpTest, Welch
 from podium.core.errors import UsageError
 from podium.mllog.run import Run
 from tests.podium.comparison.conftest import make_run
@@ -30,7 +30,7 @@ def make_runs(seconds: float, samples: float, n: int = 10, seed: int = 0, **chan
     return [make_run(round(seconds * count / samples * rate, 3), count, **changes) for count, rate in drawn]
 
 
-def printed(ab: AB, width: int = 100) -> str:
+def printed(ab: ABComparison, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width)
     print_ab(console, ab)
     assert isinstance(console.file, io.StringIO)
@@ -47,8 +47,8 @@ def test_a_faster_side_and_why() -> None:
     assert ", and trains significantly more sequences a second (1.0" in ab.verdict
     seconds = ab.quantities[0]
     assert isinstance(seconds.test, Welch) and seconds.test.significant and seconds.a.n == seconds.b.n == 10
-    assert isinstance(ab.a_fewer, Fewer) and ab.a_fewer.significant
-    assert isinstance(ab.b_fewer, Fewer) and not ab.b_fewer.significant and ab.b_fewer.p > 0.9
+    assert isinstance(ab.a_rcp_test, RcpTest) and ab.a_rcp_test.significant
+    assert isinstance(ab.b_rcp_test, RcpTest) and not ab.b_rcp_test.significant and ab.b_rcp_test.p > 0.9
     assert ab.warnings == () and ab.differing == ()
     text = printed(ab)
     assert text.index("is faster than") < text.index("seconds")
@@ -63,7 +63,7 @@ def test_exchanged_sides_say_the_opposite() -> None:
     for a, b in zip(one.quantities, other.quantities, strict=True):
         if isinstance(a.test, Welch) and isinstance(b.test, Welch):
             assert a.test.p == pytest.approx(b.test.p) and a.test.ratio == pytest.approx(1 / b.test.ratio)
-    assert (one.a_fewer, one.b_fewer) == (other.b_fewer, other.a_fewer)
+    assert (one.a_rcp_test, one.b_rcp_test) == (other.b_rcp_test, other.a_rcp_test)
     assert "is slower than" in other.verdict and "significantly more samples" in other.verdict
 
 
@@ -104,15 +104,15 @@ def test_runs_that_did_not_reach_the_target() -> None:
     aborted = [replace(run, status="aborted", samples=None) for run in FAST[:1]]
     ab = held_against(make_side([*aborted, *FAST[1:]]), make_side(SLOW))
     assert ab.warnings == ("1 of A's 10 runs did not reach the target and are left out, in A's favour",)
-    assert ab.quantities[0].a.n == 9 and isinstance(ab.a_fewer, Fewer) and "9 of 10" in printed(ab)
+    assert ab.quantities[0].a.n == 9 and isinstance(ab.a_rcp_test, RcpTest) and "9 of 10" in printed(ab)
     two = held_against(make_side([*aborted, replace(aborted[0], digest="x"), *FAST[2:]]), make_side(SLOW))
-    assert two.a_fewer == "2 runs did not reach the target, and the rules allow one"
+    assert two.a_rcp_test == "2 runs did not reach the target, and the rules allow one"
 
 
 def test_samples_that_some_logs_do_not_tell() -> None:
     ab = held_against(make_side([*FAST[:7], *(replace(run, samples=None) for run in FAST[7:])]), make_side(SLOW))
     assert "samples: known of 7 of A's 10 runs" in ab.warnings
-    assert ab.a_fewer == ab.b_fewer == "not every log tells the samples to the target"
+    assert ab.a_rcp_test == ab.b_rcp_test == "not every log tells the samples to the target"
 
 
 def test_the_same_runs_on_both_sides() -> None:
@@ -178,7 +178,7 @@ def test_nothing_from_a_log_steers_the_terminal() -> None:
     [(0.0, "p < 1e-99"), (6.2e-5, "p = 6e-5"), (0.0312, "p = 0.031"), (0.25, "p = 0.25"), (0.9999, "p = 1.0")],
 )
 def test_p_values(p: float, words: str) -> None:
-    assert p_value(p) == words
+    assert format_p_value(p) == words
 
 
 def test_as_json_says_all() -> None:

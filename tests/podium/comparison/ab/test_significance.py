@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from mlperf_logging.rcp_checker import rcp_checker
 from scipy import stats
 
-from podium.comparison.ab.significance import UNUSABLE, Fewer, Welch, compare, detectable, fewer, summary
+from podium.comparison.ab.significance import (
+    UNUSABLE,
+    RcpTest,
+    Welch,
+    rcp_test,
+    smallest_detectable_ratio,
+    summarize,
+    welch_test,
+)
 from tests.podium.comparison.conftest import event
 
 REFERENCE = [2.40e6, 2.45e6, 2.50e6, 2.55e6, 2.35e6, 2.60e6, 2.48e6, 2.52e6, 2.44e6, 2.56e6]
@@ -24,8 +32,8 @@ REFERENCE = [2.40e6, 2.45e6, 2.50e6, 2.55e6, 2.35e6, 2.60e6, 2.48e6, 2.52e6, 2.4
 def test_by_hand() -> None:
     """The pooled test with the reference's spread on both sides, of eight values each."""
     samples = [value - 1.0e5 for value in REFERENCE]
-    found = fewer(samples, 0, REFERENCE)
-    assert isinstance(found, Fewer)
+    found = rcp_test(samples, 0, REFERENCE)
+    assert isinstance(found, RcpTest)
     middle = sum(sorted(REFERENCE)[1:-1]) / 8
     assert found.reference == pytest.approx(middle) and found.mean == pytest.approx(middle - 1.0e5)
     t = -1.0e5 / (float(np.std(REFERENCE)) * math.sqrt(2 / 8))
@@ -38,10 +46,10 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("shift", [-20.0, 20.0])
 def test_the_official_checker_says_the_same_of_logs(tmp_path: Path, shift: float) -> None:
     """Samples whose mean is a little below and a little above the least that is accepted."""
-    found = fewer(REFERENCE, 0, REFERENCE)
-    assert isinstance(found, Fewer) and not found.significant and found.p == pytest.approx(0.5)
+    found = rcp_test(REFERENCE, 0, REFERENCE)
+    assert isinstance(found, RcpTest) and not found.significant and found.p == pytest.approx(0.5)
     samples = [round(value - found.mean + found.least + shift) for value in REFERENCE]
-    own = fewer(samples, 0, REFERENCE)
+    own = rcp_test(samples, 0, REFERENCE)
     for number, value in enumerate(samples):
         lines = [event("submission_benchmark", "bert"), event("global_batch_size", 448), event("train_samples", value)]
         text = "".join([*lines, event("run_stop", status="success")])
@@ -56,14 +64,14 @@ def test_the_official_checker_says_the_same_of_logs(tmp_path: Path, shift: float
         rcp_file=io.StringIO(json.dumps({"bert": record})),
         rcp_pass="full_rcps",
     )
-    assert isinstance(own, Fewer) and own.significant == (not accepted) == (shift < 0)
+    assert isinstance(own, RcpTest) and own.significant == (not accepted) == (shift < 0)
 
 
 def test_a_run_without_end_counts_as_the_greatest_and_two_are_too_many() -> None:
-    whole = fewer(REFERENCE, 0, REFERENCE)
-    one = fewer([value for value in REFERENCE if value != max(REFERENCE)], 1, REFERENCE)
+    whole = rcp_test(REFERENCE, 0, REFERENCE)
+    one = rcp_test([value for value in REFERENCE if value != max(REFERENCE)], 1, REFERENCE)
     assert one == whole
-    assert fewer(REFERENCE[:8], 2, REFERENCE) == "2 runs did not reach the target, and the rules allow one"
+    assert rcp_test(REFERENCE[:8], 2, REFERENCE) == "2 runs did not reach the target, and the rules allow one"
 
 
 @pytest.mark.parametrize(
@@ -79,14 +87,14 @@ def test_a_run_without_end_counts_as_the_greatest_and_two_are_too_many() -> None
     ],
 )
 def test_no_test(samples: list[float], reference: list[float], why: str) -> None:
-    assert fewer(samples, 0, reference) == why
+    assert rcp_test(samples, 0, reference) == why
 
 
 def test_false_alarms() -> None:
     random = np.random.default_rng(11)
     draws = [random.normal(2.5e6, 1e5, (2, 10)).tolist() for _ in range(600)]
-    found = [fewer(a, 0, b) for a, b in draws]
-    assert sum(isinstance(one, Fewer) and one.significant for one in found) / 600 == pytest.approx(0.05, abs=0.027)
+    found = [rcp_test(a, 0, b) for a, b in draws]
+    assert sum(isinstance(one, RcpTest) and one.significant for one in found) / 600 == pytest.approx(0.05, abs=0.027)
 
 
 SLEEP = (
@@ -98,7 +106,7 @@ VALUES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=12)
 
 
 def welch(a: object, b: object) -> Welch:
-    found = compare(summary(list(a)), summary(list(b)))  # type: ignore[call-overload]
+    found = welch_test(summarize(list(a)), summarize(list(b)))  # type: ignore[call-overload]
     assert isinstance(found, Welch)
     return found
 
@@ -114,12 +122,12 @@ def test_students_sleep_data_as_r_prints_it() -> None:
 
 
 def test_summary_by_hand() -> None:
-    found = summary([2.0, 4.0, 9.0])
+    found = summarize([2.0, 4.0, 9.0])
     assert (found.n, found.mean, found.median) == (3, 5.0, 4.0)
     assert found.sd == pytest.approx(math.sqrt(13.0))
     assert found.interval == pytest.approx((5 - 4.30265 * math.sqrt(13 / 3), 5 + 4.30265 * math.sqrt(13 / 3)), abs=1e-4)
-    assert summary([3.0]).sd is None and summary([3.0]).interval is None
-    assert summary([]).mean is None and summary([]).median is None
+    assert summarize([3.0]).sd is None and summarize([3.0]).interval is None
+    assert summarize([]).mean is None and summarize([]).median is None
 
 
 def test_the_interval_ends_where_welchs_test_does() -> None:
@@ -141,7 +149,7 @@ def test_no_interval_where_a_mean_may_be_nothing() -> None:
 @given(VALUES, VALUES, st.floats(1e-3, 1e3))
 def test_exchanged_and_scaled(a: list[float], b: list[float], unit: float) -> None:
     """Whatever the numbers: nothing is NaN, exchanging the sides inverts, and the unit is nothing."""
-    one, other = compare(summary(a), summary(b)), compare(summary(b), summary(a))
+    one, other = welch_test(summarize(a), summarize(b)), welch_test(summarize(b), summarize(a))
     if isinstance(one, str) or isinstance(other, str):
         assert one == other
         return
@@ -157,7 +165,7 @@ def test_exchanged_and_scaled(a: list[float], b: list[float], unit: float) -> No
         assert one.interval[0] <= one.ratio <= one.interval[1]
         if abs(one.p - 0.05) > 1e-6:
             assert (one.interval[0] <= 1 <= one.interval[1]) == (one.p >= 0.05)
-    scaled = compare(summary([unit * value for value in a]), summary([unit * value for value in b]))
+    scaled = welch_test(summarize([unit * value for value in a]), summarize([unit * value for value in b]))
     assert isinstance(scaled, Welch) and scaled.p == pytest.approx(one.p, rel=1e-6, abs=1e-12)
     assert scaled.ratio == pytest.approx(one.ratio)
 
@@ -174,7 +182,7 @@ def test_exchanged_and_scaled(a: list[float], b: list[float], unit: float) -> No
     ],
 )
 def test_what_cannot_be_welch(a: list[float], b: list[float], why: str) -> None:
-    assert compare(summary(a), summary(b)) == why
+    assert welch_test(summarize(a), summarize(b)) == why
 
 
 def test_one_side_without_spread_is_tested_against_the_others() -> None:
@@ -202,7 +210,7 @@ def test_what_could_have_been_seen_is_seen_in_four_of_five(
     """By 20,000 simulated comparisons. There, Welch's degrees of freedom are estimated."""
     errors = first**2 / n, second**2 / m
     degrees = sum(errors) ** 2 / (errors[0] ** 2 / (n - 1) + errors[1] ** 2 / (m - 1))
-    ratio = detectable(math.sqrt(sum(errors)), degrees)
+    ratio = smallest_detectable_ratio(math.sqrt(sum(errors)), degrees)
     assert ratio is not None
     random = np.random.default_rng(3)
     middle = math.sqrt(ratio)  # so that both means are as far from 1
@@ -223,6 +231,6 @@ def test_agrees_with_scipy_on_the_values() -> None:
 
 
 def test_more_runs_see_less() -> None:
-    ratios = [detectable(0.05 * math.sqrt(2 / n), 2 * n - 2) or math.inf for n in (2, 3, 10, 40)]
+    ratios = [smallest_detectable_ratio(0.05 * math.sqrt(2 / n), 2 * n - 2) or math.inf for n in (2, 3, 10, 40)]
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[2] == pytest.approx(math.exp(2.97 * 0.05 * math.sqrt(0.2)), abs=1e-3)

@@ -2,13 +2,13 @@
 
 from podium.comparison.page.families import (
     CPUS,
-    MOST,
+    MAX_FAMILIES,
     OTHERS,
     UNKNOWN,
-    best_at_each_size,
-    best_of_each,
-    families_of,
     family_of,
+    fastest_at_each_size,
+    fastest_of_each_family,
+    group_by_family,
     size_of,
 )
 from podium.comparison.result import Result
@@ -43,32 +43,32 @@ def test_only_results_of_bert_large_with_a_time_and_a_size_are_placed() -> None:
         make_result([make_run(status="aborted")]),
         make_result([]),
     ]
-    assert families_of([kept, *left]).results == (kept,)
+    assert group_by_family([kept, *left]).results == (kept,)
 
 
 def test_families_are_ordered_by_their_results_and_their_names() -> None:
     results = [timed(1, name="B"), timed(2, name="A"), timed(3, name="C"), timed(4, name="C")]
-    families = families_of(results)
+    families = group_by_family(results)
     assert list(families.by_name) == ["C", "A", "B"]
     assert [len(found) for found in families.by_name.values()] == [2, 1, 1]
     assert [families.series_of(result) for result in results] == [2, 1, 0, 0]
 
 
 def test_too_many_families_share_the_last_line() -> None:
-    results = [timed(1, name=f"accelerator {n:02d}") for n in range(MOST + 3)]
-    families = families_of(results)
-    assert len(families.by_name) == MOST and len(families.by_name[OTHERS]) == 4
-    assert families.series_of(results[-1]) == MOST - 1
+    results = [timed(1, name=f"accelerator {n:02d}") for n in range(MAX_FAMILIES + 3)]
+    families = group_by_family(results)
+    assert len(families.by_name) == MAX_FAMILIES and len(families.by_name[OTHERS]) == 4
+    assert families.series_of(results[-1]) == MAX_FAMILIES - 1
     assert sum(map(len, families.by_name.values())) == len(results)
-    exactly = families_of(results[:MOST])
-    assert OTHERS not in exactly.by_name and len(exactly.by_name) == MOST
+    exactly = group_by_family(results[:MAX_FAMILIES])
+    assert OTHERS not in exactly.by_name and len(exactly.by_name) == MAX_FAMILIES
 
 
 def test_a_line_joins_the_best_published_closed_results() -> None:
     best, slower, larger = timed(100, 8), timed(200, 8), timed(50, 16)
     open_one, own = timed(10, 8, division="open"), timed(10, 16, round=None)
     unknown = timed(90, 32, division=None)
-    assert best_at_each_size([slower, unknown, larger, open_one, best, own]) == [best, larger, unknown]
+    assert fastest_at_each_size([slower, unknown, larger, open_one, best, own]) == [best, larger, unknown]
 
 
 def test_what_counts_is_the_scaled_score() -> None:
@@ -77,16 +77,16 @@ def test_what_counts_is_the_scaled_score() -> None:
     two = make_result([make_run(60), make_run(120)])
     assert two.counted_minutes() == 1.5
     other = timed(120)
-    assert best_at_each_size([scaled, other]) == [other]
+    assert fastest_at_each_size([scaled, other]) == [other]
 
 
 def test_the_best_of_each_is_closed_where_there_is_one() -> None:
     closed, open_one, lonely = timed(100), timed(10, division="open"), timed(10, name="B", division="open")
     own = timed(1, name="C", round=None)
-    families = families_of([open_one, closed, lonely, own])
-    assert best_of_each(families) == [closed, lonely]
+    families = group_by_family([open_one, closed, lonely, own])
+    assert fastest_of_each_family(families) == [closed, lonely]
 
 
 def test_every_family_has_its_best_however_many_there_are() -> None:
-    results = [timed(100 - n, name=f"accelerator {n:02d}") for n in range(MOST + 3)]
-    assert sorted(best_of_each(families_of(results)), key=lambda one: one.accelerator or "") == results
+    results = [timed(100 - n, name=f"accelerator {n:02d}") for n in range(MAX_FAMILIES + 3)]
+    assert sorted(fastest_of_each_family(group_by_family(results)), key=lambda one: one.accelerator or "") == results

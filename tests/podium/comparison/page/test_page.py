@@ -9,7 +9,7 @@ import pytest
 
 from podium.comparison.cost import Cost, Costs
 from podium.comparison.load import Comparison
-from podium.comparison.page.page import MOST_CURVES, charts_by_name, comparison_page, write_pictures
+from podium.comparison.page.page import MAX_CURVES, charts_by_name, comparison_page, write_svg_files
 from podium.comparison.result import Result
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 from tests.podium.html.conftest import HOSTILE, Parsed, no_more_than_the_page, sketches
@@ -154,7 +154,7 @@ def test_there_are_no_more_curves_than_can_be_read() -> None:
     many = [make_result(accelerator=f"accelerator {n}", kind=None, system=f"system-{n:02d}") for n in range(30)]
     svg = re.findall(r"<svg[^>]*Accuracy by samples.*?</svg>", page_of(compare(*many)), re.S)
     assert len(svg) == 2
-    assert len(set(re.findall(r"system-\d\d", svg[0]))) == MOST_CURVES
+    assert len(set(re.findall(r"system-\d\d", svg[0]))) == MAX_CURVES
 
 
 def test_hostile_names_are_text() -> None:
@@ -190,7 +190,7 @@ def test_hostile_names_are_text() -> None:
 
 def test_pictures_are_those_of_the_page(tmp_path: Path) -> None:
     comparison = compare(make_result(), make_result(round="v2.1", accelerators=16))
-    paths = write_pictures(comparison, tmp_path / "pictures")
+    paths = write_svg_files(comparison, tmp_path / "pictures")
     assert (
         [path.stem for path in paths]
         == list(charts_by_name(comparison))
@@ -207,4 +207,4 @@ def test_pictures_are_those_of_the_page(tmp_path: Path) -> None:
     for path, (_, chart) in zip(paths, charts_by_name(comparison).items(), strict=True):
         root = ElementTree.fromstring(path.read_bytes())
         assert any(text.strip() == chart.title for text in root.itertext()) and chart.title in titles
-    assert write_pictures(compare(), tmp_path / "none") == []
+    assert write_svg_files(compare(), tmp_path / "none") == []
