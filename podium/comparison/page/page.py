@@ -23,7 +23,7 @@ from podium.comparison.page.charts import (
 )
 from podium.comparison.page.families import Families, fastest_of_each_family, group_by_family, rate_of, size_of
 from podium.comparison.page.labels import format_minutes
-from podium.comparison.page.tables import cost_table, anomalies_table, results_table, scaling_table, time_table
+from podium.comparison.page.tables import anomalies_table, cost_table, results_table, scaling_table, time_table
 from podium.comparison.result import Result
 from podium.comparison.table import describe_own_results
 from podium.comparison.table import families as scaling_families
@@ -92,10 +92,10 @@ def phase_times_charts(families: Families) -> list[Chart]:
     """Return the chart of phase times of local results, each family's fastest, and results with evaluation times."""
     own = [result for result in families.results if result.own]
     with_evaluation = [result for result in families.results if result.evaluation_share is not None and not result.own]
-    chosen = {
+    selected = {
         result.name: result for result in [*own[-MAX_OWN_RESULTS:], *fastest_of_each_family(families), *with_evaluation]
     }
-    bars = [result for result in chosen.values() if phase_times(result) is not None][:MAX_BARS]
+    bars = [result for result in selected.values() if phase_times(result) is not None][:MAX_BARS]
     return [phase_times_chart(bars)] if bars else []
 
 
@@ -144,11 +144,11 @@ def _omitted_results(large: Sequence[Result]) -> list[Part]:
     without_size = sum(result.minutes is not None and not size_of(result) for result in large)
     without_time = sum(result.minutes is None for result in large)
     counts = (
-        (without_size, "do not tell how many accelerators they had"),
+        (without_size, "have an unknown number of accelerators"),
         (without_time, "have no run that converged"),
     )
-    told = [f"{count:,} result(s) {why}: they are in the table alone." for count, why in counts if count]
-    return [Text(told)] if told else []
+    texts = [f"{count:,} result(s) {why}: they are only in the table." for count, why in counts if count]
+    return [Text(texts)] if texts else []
 
 
 def charts_by_name(comparison: Comparison) -> Mapping[str, Chart]:

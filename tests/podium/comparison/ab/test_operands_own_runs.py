@@ -1,4 +1,4 @@
-"""Runs of one's own and the logs that belong to them, wherever later sets have moved these."""
+"""Local runs and their logs, in both layouts of runs/."""
 
 from pathlib import Path
 
@@ -22,17 +22,17 @@ def seconds_of(run_factory: RunFactory, folder: Path) -> list[float | None]:
     return [run.seconds for run in find_logs(own, folders_of_run(own[0].folder.path), read).runs]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_every_set_finds_its_own_logs(run_factory: RunFactory, kept: bool) -> None:
-    """In the layout before, those of the set before the last are in the last one's folder."""
-    run_factory.kept = kept
+@pytest.mark.parametrize("previous_layout", [False, True])
+def test_the_logs_of_every_set_are_found(run_factory: RunFactory, previous_layout: bool) -> None:
+    """In the previous layout, the logs of the last set but one are in the last set's folder."""
+    run_factory.previous_layout = previous_layout
     times = ([100.0, 101.0, 102.0], [110.0, 111.0], [120.0 + n for n in range(11)])
     for one in times:
         run_factory.make(one)
     assert [seconds_of(run_factory, folder) for folder in run_factory.sets] == list(times)
 
 
-def test_one_seed_in_two_sets_is_told_apart_by_the_totals(run_factory: RunFactory) -> None:
+def test_runs_with_equal_seeds_are_distinguished_by_their_totals(run_factory: RunFactory) -> None:
     run_factory.make([100.0], seed=7)
     run_factory.make([130.0], seed=7)
     assert [seconds_of(run_factory, folder) for folder in run_factory.sets] == [[100.0], [130.0]]
@@ -49,20 +49,21 @@ def test_one_seed_in_two_sets_is_told_apart_by_the_totals(run_factory: RunFactor
     assert match_by_seed(logs, "mine", run_factory.folders) == []
 
 
-def test_why_a_run_has_no_log(run_factory: RunFactory) -> None:
+def test_runs_without_a_log_have_a_reason(run_factory: RunFactory) -> None:
     folder = run_factory.make([100.0, 101.0, 102.0, 103.0])
     results = run_factory.folders.results / "mine" / "bert"
     (results / "result_0.txt").rename(folder / "run_0" / "result.restarted.txt")
     (results / "result_1.txt").rename(folder / "run_1" / "result.partial.txt")
     (results / "result_2.txt").unlink()
     found = find_logs(find_runs(folder), run_factory.folders, read)
-    assert [run.seconds for run in found.runs] == [103.0] and found.of[0].name.endswith("/run_3")
-    whys = [note.partition("is left out: ")[2] for note in found.notes]
-    assert whys[0] == "it was restarted, which is no result" and whys[1] == "its log is not whole yet"
-    assert whys[2].startswith("no log in ") and "102000" in whys[2]
+    assert [run.seconds for run in found.runs] == [103.0] and found.records[0].name.endswith("/run_3")
+    reasons = [note.partition("is left out: ")[2] for note in found.notes]
+    assert reasons[0] == "it was restarted, and a restarted run is not a result"
+    assert reasons[1] == "its log is not complete yet"
+    assert reasons[2].startswith("no log in ") and "102000" in reasons[2]
 
 
-def test_runs_by_the_code_that_made_them(run_factory: RunFactory) -> None:
+def test_runs_are_found_by_commit_or_code_hash(run_factory: RunFactory) -> None:
     for n, source in enumerate((CODES[0], CODES[1], None, CODES[0])):
         run_factory.make([100.0 + n], source)
     commit = CODES[0].commit
@@ -78,7 +79,7 @@ def test_runs_by_the_code_that_made_them(run_factory: RunFactory) -> None:
     assert known_code(run_factory.folders) == ["121212121212", "cdcdcdcdcdcd"]
 
 
-def test_folders_of_logs_by_their_seeds(run_factory: RunFactory) -> None:
+def test_run_folders_are_found_by_the_seeds_of_logs(run_factory: RunFactory) -> None:
     for n in range(3):
         run_factory.make([100.0 + n, 200.0 + n])
     logs = read([run_factory.folders.results / "mine/bert/result_1.txt"])
