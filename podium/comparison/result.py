@@ -79,7 +79,7 @@ class Result:
             return self.score_minutes
         return mean(run.seconds for run in self.converged if run.seconds is not None) / 60
 
-    def counted_minutes(self) -> float:
+    def ranking_minutes(self) -> float:
         """The time that results are ranked by: the official score, or the mean of the runs that converged.
 
         Only for results whose `minutes` are known.

@@ -77,8 +77,8 @@ def _describe_own_result(result: Result, published: Sequence[Result]) -> str:
     same = [one for one in same_family if one.accelerators == result.accelerators]
     same = [one for one in same if one.division == result.division] or same
     if same:
-        best = min(same, key=lambda one: one.counted_minutes())
-        ratio = result.counted_minutes() / best.counted_minutes()
+        best = min(same, key=lambda one: one.ranking_minutes())
+        ratio = result.ranking_minutes() / best.ranking_minutes()
         return f"{name} is at {ratio:.2f}× the best published time ({_format_published(best)}): {own_time}"
     rate = result.sequences_per_second_per_accelerator
     rated = [(other, one) for one in same_family if (other := one.sequences_per_second_per_accelerator)]
@@ -101,7 +101,7 @@ def _format_own_time(result: Result) -> str:
 
 def _format_published(result: Result) -> str:
     division = "" if result.division == "closed" else f", {result.division or 'division not known'}"
-    return f"{result.name}, {result.counted_minutes():.2f} min{division}"
+    return f"{result.name}, {result.ranking_minutes():.2f} min{division}"
 
 
 NODE = "node"

@@ -33,7 +33,7 @@ def time_chart(families: Families) -> Chart:
     """Return the chart of minutes to train by number of accelerators; lines connect the best of each size."""
     return _chart_by_size(
         families,
-        lambda result: result.counted_minutes(),
+        lambda result: result.ranking_minutes(),
         "minutes to train",
         lines=True,
         title="Time to train by number of accelerators",

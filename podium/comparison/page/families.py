@@ -70,7 +70,7 @@ class Families:
 def group_by_family(results: Sequence[Result]) -> Families:
     """Return the families of the results of BERT-large whose time and size are known and can be drawn."""
     timed = [result for result in results if result.full_size and result.minutes is not None and size_of(result)]
-    return Families(tuple(result for result in timed if can_be_drawn(result.counted_minutes())))
+    return Families(tuple(result for result in timed if can_be_drawn(result.ranking_minutes())))
 
 
 def can_be_drawn(number: float) -> bool:
@@ -94,11 +94,11 @@ def fastest_at_each_size(results: Sequence[Result]) -> list[Result]:
         size = size_of(result)
         if size is None or result.own or result.division == "open":
             continue
-        if size not in best or result.counted_minutes() < best[size].counted_minutes():
+        if size not in best or result.ranking_minutes() < best[size].ranking_minutes():
             best[size] = result
     return [best[size] for size in sorted(best)]
 
 
 def fastest_of_each_family(families: Families) -> list[Result]:
     """Return the fastest published result of each family, of the closed division if it has one, in their order."""
-    return [min(results, key=lambda one: (one.counted_minutes(), one.name)) for results in families.published.values()]
+    return [min(results, key=lambda one: (one.ranking_minutes(), one.name)) for results in families.published.values()]

@@ -31,7 +31,7 @@ def format_time(result: Result) -> str:
     if result.score_minutes is None:
         return f"{format_minutes(result.minutes)} (mean of {len(result.converged)} runs: no score)"
     if result.scaling_factor is not None:
-        return f"{format_minutes(result.counted_minutes())} (measured {format_minutes(result.score_minutes)}, scaled)"
+        return f"{format_minutes(result.ranking_minutes())} (measured {format_minutes(result.score_minutes)}, scaled)"
     return format_minutes(result.score_minutes)
 
 

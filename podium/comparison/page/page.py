@@ -25,8 +25,7 @@ from podium.comparison.page.families import Families, fastest_of_each_family, gr
 from podium.comparison.page.labels import format_minutes
 from podium.comparison.page.tables import anomalies_table, cost_table, results_table, scaling_table, time_table
 from podium.comparison.result import Result
-from podium.comparison.table import describe_own_results
-from podium.comparison.table import families as scaling_families
+from podium.comparison.table import describe_own_results, scaling_families
 from podium.core.console import tell
 from podium.core.errors import PodiumError
 from podium.core.files import make_folder, user_cache_folder, write_whole

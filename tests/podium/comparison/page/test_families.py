@@ -73,9 +73,9 @@ def test_the_best_published_closed_results_are_selected() -> None:
 
 def test_results_are_ranked_by_the_scaled_score() -> None:
     scaled = timed(100, scaling_factor=1.5)
-    assert scaled.counted_minutes() == 1.5 * (scaled.score_minutes or 0)
+    assert scaled.ranking_minutes() == 1.5 * (scaled.score_minutes or 0)
     two = make_result([make_run(60), make_run(120)])
-    assert two.counted_minutes() == 1.5
+    assert two.ranking_minutes() == 1.5
     other = timed(120)
     assert fastest_at_each_size([scaled, other]) == [other]
 
