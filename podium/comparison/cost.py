@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podium.comparison.result import Result
-from podium.config.errors import Origins, explain
+from podium.config.errors import Origins, format_validation_error
 from podium.core.console import UNKNOWN, print_line, result_table
 from podium.core.errors import UsageError
 from podium.core.text import printable
@@ -119,7 +119,7 @@ def read_prices(path: Path) -> Prices:
     try:
         return Prices.model_validate(document)
     except ValidationError as error:
-        lines = explain(error, Prices, Origins(path)).splitlines()
+        lines = format_validation_error(error, Prices, Origins(path)).splitlines()
         rest = [f"and {len(lines) - MAX_ERROR_LINES:,} more errors"] if len(lines) > MAX_ERROR_LINES else []
         raise UsageError("\n".join([*lines[:MAX_ERROR_LINES], *rest])) from None
 
@@ -265,7 +265,7 @@ def print_costs(console: Console, results: Sequence[Result], costs: Costs) -> No
         print_line(console, note)
 
 
-def money(amount: float) -> str:
+def format_money(amount: float) -> str:
     """Format an amount: with two decimals below 1,000, in full above, and two significant digits below 0.1."""
     if amount >= 1e12:
         return f"{amount:.3g}"
@@ -280,6 +280,6 @@ def _table(known: Sequence[tuple[Cost, Result]], currency: str) -> Table:
         names = (result.name, result.hardware(result.family or UNKNOWN))
         minutes = UNKNOWN if result.minutes is None else f"{result.minutes:,.3f}"
         samples = UNKNOWN if cost.samples_per_unit is None else f"{cost.samples_per_unit:,.0f}"
-        numbers = (minutes, money(cost.per_hour), money(cost.to_train), samples)
+        numbers = (minutes, format_money(cost.per_hour), format_money(cost.to_train), samples)
         table.add_row(*(Text(printable(name)) for name in names), *numbers)
     return table

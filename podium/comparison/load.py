@@ -171,11 +171,11 @@ class Comparison:
     others: tuple[Result, ...] = ()  # results that are not shown; local results are compared with them, too
 
 
-def gather(
+def load_results(
     paths: Sequence[Path],
     cache: RunCache,
-    starting: Callable[[int], None] = lambda logs: None,
-    told: Callable[[int], None] = lambda logs: None,
+    on_start: Callable[[int], None] = lambda logs: None,
+    on_read: Callable[[int], None] = lambda logs: None,
 ) -> Comparison:
     """Return all BERT results in trees of results or archives of such trees.
 
@@ -188,8 +188,8 @@ def gather(
             [(path, package_results) for path in unpacked for package_results in _discover(path, unpacked[path])]
         )
         logs = [log for _, package_results in found for result in package_results.results for log in result.logs]
-        starting(len(logs))
-        runs = read_runs(logs, cache, told)
+        on_start(len(logs))
+        runs = read_runs(logs, cache, on_read)
         results: list[Result] = []
         notes: list[str] = []
         for path in dict.fromkeys(path for path, _ in found):

@@ -303,7 +303,7 @@ def _int_if_integral(value: float | None) -> float | int | None:
 OWN = "own"
 
 
-def choose(
+def filter_results(
     comparison: Comparison, rounds: Sequence[str], accelerators: Sequence[str], divisions: Sequence[str]
 ) -> Comparison:
     """Return the comparison with only the results of these rounds, accelerators and divisions; empty lists select all.

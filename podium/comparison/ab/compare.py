@@ -14,7 +14,7 @@ from podium.comparison.ab.operands import Difference, Side, differences, mixed_s
 from podium.comparison.ab.significance import RcpTest, Summary, Welch, rcp_test, summarize, welch_test
 from podium.core.console import print_line, result_table, text_table
 from podium.core.errors import UsageError
-from podium.core.text import cut, listed, printable
+from podium.core.text import format_list, printable, truncate
 from podium.mllog.run import Run
 
 
@@ -124,7 +124,7 @@ class ABComparison:
     notes: tuple[str, ...]
 
 
-def held_against(a: Side, b: Side) -> ABComparison:
+def compare_sides(a: Side, b: Side) -> ABComparison:
     """Compare side A with side B. Raises UsageError if one of them trained BERT-large and the other another size."""
     if a.full_size != b.full_size:
         small, large = ("A", "B") if b.full_size else ("B", "A")
@@ -186,7 +186,7 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
             yield f"{name} has few runs ({runs}): with these, a test detects only large differences"
         mixed = mixed_settings({**side.settings, **side.facts})
         if mixed:
-            yield f"{name}'s runs do not have the same settings: they differ in {listed(mixed, MAX_LISTED_KEYS)}"
+            yield f"{name}'s runs do not have the same settings: they differ in {format_list(mixed, MAX_LISTED_KEYS)}"
     for quantity in quantities:
         for name, side, found in (("A", a, quantity.a), ("B", b, quantity.b)):
             if 0 < found.n < len(converged(side)):
@@ -201,7 +201,7 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
     if len(keys) > 1:
         yield (
             f"the sides differ in {len(keys)} settings, and the test cannot separate their effects: "
-            f"{listed(keys, MAX_LISTED_KEYS)}"
+            f"{format_list(keys, MAX_LISTED_KEYS)}"
         )
 
 
@@ -322,7 +322,7 @@ def _differences(differing: tuple[Difference, ...]) -> Table:
 
 
 def _format_values(values: tuple[str, ...]) -> str:
-    return cut(printable(", ".join(values)), MAX_VALUE_LENGTH)
+    return truncate(printable(", ".join(values)), MAX_VALUE_LENGTH)
 
 
 def _side_json(side: Side) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from podium.comparison.result import Result
 from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError, attempt
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER
-from podium.core.text import listed, one_line
+from podium.core.text import format_list, one_line
 from podium.mllog.run import Run
 from podium.run.records import (
     REPLACED,
@@ -148,7 +148,7 @@ def _only_pair(candidates: Sequence[tuple[Run, RunRecord]]) -> tuple[Run, RunRec
 
 def _totals_agree(run: Run, record: RunRecord) -> bool:
     """Whether a log has the samples and seconds of this run's totals, unlike logs of other runs with its seed."""
-    seconds, samples = record.total("seconds"), record.total("samples")
+    seconds, samples = record.summary_number("seconds"), record.summary_number("samples")
     if seconds is None or samples is None or run.seconds is None:
         return False
     return abs(run.seconds - seconds) <= MAX_CLOCK_DIFFERENCE and run.train_samples == samples
@@ -308,7 +308,7 @@ def find_side(operand: str, results: Sequence[Result], readers: Readers) -> Side
     if side is not None:
         return side
     code = known_code(readers.folders)
-    made = f"; code with runs: {listed(code)}" if code else ""
+    made = f"; code with runs: {format_list(code)}" if code else ""
     raise UsageError(
         f"--ab {operand!r}: there is no such result, path or commit. Name a result by SYSTEM, SUBMITTER/SYSTEM or "
         f"ROUND/SUBMITTER/SYSTEM ({len(results):,} are read), a folder of results, a set of runs "
@@ -331,7 +331,7 @@ def _side_from_path(operand: str, readers: Readers) -> Side | None:
         latest = [str(folder) for folder in reversed(sets)]
         raise UsageError(
             f"--ab {operand!r}: holds {len(sets):,} sets of runs; name one, or several with commas between them or "
-            f"by a pattern: {listed(latest)}"
+            f"by a pattern: {format_list(latest)}"
         )
     return _side_from_results(operand, readers.results(path), readers)
 
@@ -353,12 +353,12 @@ def _side_from_code(operand: str, readers: Readers) -> Side | None:
     made = runs_of_code(code.lower(), commit, readers.folders)
     own = [run for run in made if not system or run.system.casefold() == system.casefold()]
     if not own:
-        others = f" (it has runs of {listed(sorted({run.system for run in made}))})" if made else ""
+        others = f" (it has runs of {format_list(sorted({run.system for run in made}))})" if made else ""
         known = known_code(readers.folders)
         raise UsageError(
             f"--ab {operand!r}: {readers.folders.runs} has no run{f' of {system}' if made else ''} that "
             f"{f'commit {commit[:12]}' if commit else 'this code'} made{others}"
-            f"{'' if made else f'; code with runs: {listed(known)}' if known else ''}"
+            f"{'' if made else f'; code with runs: {format_list(known)}' if known else ''}"
         )
     _require_one_system(operand, own, f"{code}:")
     _require_one_code(operand, own)
@@ -369,7 +369,7 @@ def _side_from_code(operand: str, readers: Readers) -> Side | None:
 def _require_one_system(operand: str, own: Sequence[RunRecord], before: str = "") -> None:
     systems = sorted({str(run.path.parents[1]) for run in own})
     if len(systems) > 1:
-        choices = listed([before + Path(one).name if before else one for one in systems])
+        choices = format_list([before + Path(one).name if before else one for one in systems])
         raise UsageError(f"--ab {operand!r}: these runs are on {len(systems)} systems; name one of them: {choices}")
 
 
@@ -378,7 +378,7 @@ def _require_one_code(operand: str, own: Sequence[RunRecord]) -> None:
     if len(codes) > 1:
         raise UsageError(
             f"--ab {operand!r}: these runs are of {len(codes)} versions of the code (their files differ); "
-            f"name one by its hash: {listed(codes)}"
+            f"name one by its hash: {format_list(codes)}"
         )
 
 
@@ -387,8 +387,8 @@ def _require_one_configuration(operand: str, own: Sequence[RunRecord]) -> None:
     if different:
         sets = list(dict.fromkeys(str(run.set_folder) for run in own))
         raise UsageError(
-            f"--ab {operand!r}: these runs have different configurations (they differ in {listed(different)}); name a "
-            f"set of them: {listed(sets)}"
+            f"--ab {operand!r}: these runs have different configurations (they differ in {format_list(different)}); "
+            f"name a set of them: {format_list(sets)}"
         )
 
 
@@ -404,7 +404,7 @@ def _choices(found: Sequence[Result]) -> list[str]:
 
 def _side_from_results(operand: str, found: Sequence[Result], readers: Readers) -> Side:
     if len(found) > 1:
-        names = listed(_choices(found))
+        names = format_list(_choices(found))
         raise UsageError(f"--ab {operand!r}: matches {len(found):,} results; name one of them: {names}")
     result = found[0]
     runs, notes = _drop_duplicates(result.runs)

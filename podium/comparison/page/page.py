@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.bert.rules import RUNS
 from podium.comparison.cost import Costs
-from podium.comparison.load import Comparison, RunCache, gather
+from podium.comparison.load import Comparison, RunCache, load_results
 from podium.comparison.page.charts import (
     accuracy_curves,
     best_rates_chart,
@@ -26,9 +26,9 @@ from podium.comparison.page.labels import format_minutes
 from podium.comparison.page.tables import anomalies_table, cost_table, results_table, scaling_table, time_table
 from podium.comparison.result import Result
 from podium.comparison.table import describe_own_results, scaling_families
-from podium.core.console import tell
+from podium.core.console import print_message
 from podium.core.errors import PodiumError
-from podium.core.files import make_folder, user_cache_folder, write_whole
+from podium.core.files import make_folder, user_cache_folder, write_atomically
 from podium.html.chart import Chart, standalone_svg
 from podium.html.page import Facts, Part, Points, Section, Text, page
 
@@ -170,7 +170,7 @@ def write_svg_files(comparison: Comparison, folder: Path) -> list[Path]:
     written = []
     for name, chart in charts_by_name(comparison).items():
         path = folder / f"{name}.svg"
-        write_whole(path, standalone_svg(chart))
+        write_atomically(path, standalone_svg(chart))
         written.append(path)
     return written
 
@@ -181,10 +181,10 @@ def main() -> None:
     parser.add_argument("paths", type=Path, nargs="+", help="results, as for podium compare")
     arguments = parser.parse_args()
     try:
-        for path in write_svg_files(gather(arguments.paths, RunCache(user_cache_folder())), arguments.folder):
+        for path in write_svg_files(load_results(arguments.paths, RunCache(user_cache_folder())), arguments.folder):
             print(path)
     except PodiumError as error:
-        tell(str(error))
+        print_message(str(error))
         sys.exit(error.exit_code)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, money, print_costs, read_prices
+from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, format_money, print_costs, read_prices
 from podium.comparison.result import Result
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
@@ -129,7 +129,7 @@ def test_costs_are_printed_cheapest_first_and_as_json() -> None:
     [(0.0012345, "0.0012"), (0.5, "0.50"), (12.345, "12.35"), (12345.6, "12,346"), (1.5e15, "1.5e+15")],
 )
 def test_format_of_amounts(amount: float, text: str) -> None:
-    assert money(amount) == text
+    assert format_money(amount) == text
 
 
 PLAIN = "currency: USD\nprices:\n  - {per: node-hour, price: 2}\n"

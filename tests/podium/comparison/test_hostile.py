@@ -50,7 +50,7 @@ class CompareOutput:
         found = CliRunner().invoke(app, ["compare", *map(str, arguments)])
         if isinstance(found.exception, PodiumError):
             with console.errors.capture() as capture:
-                console.tell(str(found.exception))
+                console.print_message(str(found.exception))
             return capture.get()
         if found.exception is not None:
             raise found.exception

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bert import rules
 from podium.comparison import load
-from podium.comparison.load import DATABASE_NAME, Comparison, RunCache, gather, read_runs, try_read_log
+from podium.comparison.load import DATABASE_NAME, Comparison, RunCache, load_results, read_runs, try_read_log
 from podium.config.load import load_system, write_resolved
 from podium.core import text
 from podium.core.errors import UsageError, WorkError
@@ -139,7 +139,7 @@ def test_a_change_of_any_code_that_reads_logs_invalidates_the_cache(
 
 
 def results_in(*paths: Path) -> Comparison:
-    return gather(paths, RunCache(None))
+    return load_results(paths, RunCache(None))
 
 
 def test_results_of_two_rounds(rounds: Path) -> None:
@@ -277,7 +277,7 @@ def test_number_of_accelerators_from_descriptions(
 def test_progress_is_reported(rounds: Path) -> None:
     started: list[int] = []
     read: list[int] = []
-    gather([rounds], RunCache(None), started.append, read.append)
+    load_results([rounds], RunCache(None), started.append, read.append)
     assert started == [30] and sum(read) == 30
 
 

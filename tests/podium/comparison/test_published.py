@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from podium.comparison.load import Comparison, RunCache, gather
+from podium.comparison.load import Comparison, RunCache, load_results
 from podium.comparison.result import Result
 from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
 from podium.submission.archive import Limits, Tally, archive_stem, unpack
-from podium.submission.official.runner import ask_official
+from podium.submission.official.runner import run_official_tools
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 ARCHIVES = tuple(SHARED / f"published-bert-{name}.tar.xz" for name in ("v2.0", "v2.1"))
@@ -35,7 +35,7 @@ def known() -> dict[tuple[str, str, str], dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def found(known: object, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    return gather(ARCHIVES, RunCache(tmp_path_factory.mktemp("cache")))
+    return load_results(ARCHIVES, RunCache(tmp_path_factory.mktemp("cache")))
 
 
 def key(result: Result) -> tuple[str, str, str]:
@@ -91,7 +91,7 @@ def _summarized(name: str, submitters: tuple[str, ...] | None, found: Comparison
         if submitters is None or package.name in submitters
     ]
     (folder / "scratch").mkdir()
-    official = ask_official(packages, folder, folder / "scratch", ruleset(RULESET))
+    official = run_official_tools(packages, folder, folder / "scratch", ruleset(RULESET))
     results = {
         (Path(result.source).parts[-4], result.system): result for result in found.results if result.round == name
     }

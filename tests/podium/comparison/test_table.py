@@ -8,7 +8,7 @@ import pytest
 
 from podium.comparison.load import Comparison
 from podium.comparison.result import Result
-from podium.comparison.table import as_csv, choose, describe_own_results, rows, scaling_families
+from podium.comparison.table import as_csv, describe_own_results, filter_results, rows, scaling_families
 from podium.core.errors import UsageError
 from tests.podium.comparison.conftest import make_result, make_run
 
@@ -37,7 +37,7 @@ COMPARISON = Comparison(tuple(RESULTS), ("a note",))
 def test_filters_select_results_by_round_accelerator_and_division(
     rounds: list[str], accelerators: list[str], divisions: list[str], numbers: list[int]
 ) -> None:
-    selected = choose(COMPARISON, rounds, accelerators, divisions)
+    selected = filter_results(COMPARISON, rounds, accelerators, divisions)
     assert selected.results == tuple(RESULTS[number] for number in numbers)
     assert selected.others == tuple(RESULTS[number] for number in range(3) if number not in numbers)
     assert selected.notes == ("a note",)
@@ -45,13 +45,13 @@ def test_filters_select_results_by_round_accelerator_and_division(
 
 def test_filters_that_match_no_result_are_errors() -> None:
     with pytest.raises(UsageError, match=r"--round v3\.0: no result is of this round; there are own, v2\.0, v2\.1"):
-        choose(COMPARISON, ["3.0"], [], [])
+        filter_results(COMPARISON, ["3.0"], [], [])
     with pytest.raises(
         UsageError, match="--accelerator h100: no result has this accelerator; there are Habana Gaudi2, NVIDIA A"
     ):
-        choose(COMPARISON, [], ["H100"], [])
+        filter_results(COMPARISON, [], ["H100"], [])
     with pytest.raises(UsageError, match="--division Closed: allowed is closed or open"):
-        choose(COMPARISON, [], [], ["Closed"])
+        filter_results(COMPARISON, [], [], ["Closed"])
 
 
 def sized(accelerators: int | None, seconds: float, samples: float = 2_400_000.0, **changes: object) -> Result:

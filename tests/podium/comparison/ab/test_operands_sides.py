@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from podium.comparison.ab.operands import Readers, Side, find_side, locate_logs
-from podium.comparison.load import RunCache, gather
+from podium.comparison.load import RunCache, load_results
 from podium.comparison.result import Result
 from podium.core.errors import UsageError
 from podium.run.source import Source
@@ -28,7 +28,9 @@ def run_factory(tmp_path: Path) -> RunFactory:
 
 
 def make_readers(run_factory: RunFactory) -> Readers:
-    return Readers(lambda path: gather([path], RunCache(None)).results, read, run_factory.folders, run_factory.top)
+    return Readers(
+        lambda path: load_results([path], RunCache(None)).results, read, run_factory.folders, run_factory.top
+    )
 
 
 def side(run_factory: RunFactory, operand: str | Path, results: Sequence[Result] = RESULTS) -> Side:
@@ -108,7 +110,7 @@ def test_a_set_with_its_logs_has_the_system_of_its_folder(run_factory: RunFactor
     first = run_factory.make([100.0, 101.0], size="tiny")
     run_factory.make([110.0, 111.0])
     assert locate_logs(first) == ("mine", run_factory.folders)
-    (result,) = gather([first], RunCache(None)).results
+    (result,) = load_results([first], RunCache(None)).results
     assert result.system == "mine" and len(result.runs) == 2
     found = side(run_factory, str(first), [result])
     assert [run.seconds for run in found.runs] == [100.0, 101.0] and found.name == f"set {first.name}, mine"
