@@ -76,9 +76,9 @@ def compare(
     score, both values are shown. Parsed logs are cached by content in ~/.cache/podium.
     """
     from podium.comparison.cost import cost_json, costs, print_costs, read_prices
-    from podium.comparison.load import RunCache, gather
+    from podium.comparison.load import RunCache, load_results
     from podium.comparison.table import as_csv as rows_csv
-    from podium.comparison.table import choose, print_comparison, rows
+    from podium.comparison.table import filter_results, print_comparison, rows
     from podium.core.errors import UsageError
     from podium.core.files import user_cache_folder
     from podium.html.page import require_page, write_page
@@ -97,15 +97,15 @@ def compare(
     cache = RunCache(None if no_cache else user_cache_folder())
     with progress_bar() as bar:
         task = bar.add_task("Reading logs", total=None)
-        found = gather(
+        found = load_results(
             paths or [],
             cache,
-            starting=lambda logs: bar.update(task, total=logs),
-            told=lambda logs: bar.advance(task, logs),
+            on_start=lambda logs: bar.update(task, total=logs),
+            on_read=lambda logs: bar.advance(task, logs),
         )
     for note in found.notes:
         print_message(f"note: {note}")
-    shown = choose(found, rounds or [], accelerators or [], divisions or [])
+    shown = filter_results(found, rounds or [], accelerators or [], divisions or [])
     if ab is not None:
         _compare_operands(ab, shown.results, cache, as_json)
         return
@@ -136,12 +136,12 @@ def compare(
 
 def _compare_operands(ab: tuple[str, str], results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:
     from podium.comparison.ab.compare import as_json as ab_json
-    from podium.comparison.ab.compare import held_against, print_ab
+    from podium.comparison.ab.compare import compare_sides, print_ab
     from podium.comparison.ab.operands import Readers, find_side
-    from podium.comparison.load import gather, read_runs
+    from podium.comparison.load import load_results, read_runs
 
-    readers = Readers(lambda path: gather([path], cache).results, lambda logs: read_runs(logs, cache))
-    comparison = held_against(*(find_side(operand, results, readers) for operand in ab))
+    readers = Readers(lambda path: load_results([path], cache).results, lambda logs: read_runs(logs, cache))
+    comparison = compare_sides(*(find_side(operand, results, readers) for operand in ab))
     if as_json:
         print_json(ab_json(comparison))
     else:

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from podium.comparison.cost import billed_seconds, hourly_price, money, read_prices
+from podium.comparison.cost import billed_seconds, format_money, hourly_price, read_prices
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -163,8 +163,8 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     if predicted["as_counted"] is not None:
         table.add_row("  Podium's step, estimated, not measured", format_duration(predicted["as_counted"]))
     if cost := predicted.get("cost"):
-        table.add_row(f"cost, {cost['currency']}", money(cost["cost_to_train"]))
-        table.add_row("  between", f"{money(cost['low'])} and {money(cost['high'])}")
+        table.add_row(f"cost, {cost['currency']}", format_money(cost["cost_to_train"]))
+        table.add_row("  between", f"{format_money(cost['low'])} and {format_money(cost['high'])}")
     table.add_row("samples", f"{predicted['samples_to_target']:,.0f}")
     table.add_row("sequences/s", f"{predicted['sequences_per_second']:,.1f}")
     table.add_row("a step", f"{predicted['step_milliseconds']:,.1f} ms")

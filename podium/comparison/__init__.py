@@ -1,1 +1,1 @@
-"""Compares results of MLPerf's rounds and one's own: what the logs say, told in numbers that can be held together."""
+"""Comparison of MLPerf results and local results: scores, throughput, scaling, cost and significance."""

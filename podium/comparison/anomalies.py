@@ -9,93 +9,112 @@ from podium.core.text import one_line
 from podium.mllog import system
 from podium.mllog.lines import HARMLESS, Oddity
 
-APART = 0.01  # of the samples to the target: train_samples may be rounded to whole batches or steps, and no more
+# Relative difference allowed between train_samples and the samples to the target. Loggers round train_samples to whole
+# batches or steps, which is less than 1%.
+TRAIN_SAMPLES_TOLERANCE = 0.01
 
 
 def inconsistencies(result: Result) -> list[str]:
-    """A sentence fragment each."""
-    finders = (_count, _failed, _refused, _size, _batches, _divisions, _samples, _copies, _logs)
-    return [one for find in finders for one in find(result)]
+    """Return what is inconsistent in a result, as sentence fragments; empty if nothing is."""
+    checks = (
+        _check_run_count,
+        _check_failed_runs,
+        _check_refused_runs,
+        _check_accelerators,
+        _check_batch_sizes,
+        _check_divisions,
+        _check_sample_counts,
+        _check_duplicate_logs,
+        _check_log_anomalies,
+    )
+    return [message for check in checks for message in check(result)]
 
 
-def _count(result: Result) -> Iterator[str]:
+def _check_run_count(result: Result) -> Iterator[str]:
     if len(result.runs) != RUNS:
-        yield f"has {len(result.runs)} run(s); a score is of {RUNS}"
+        yield f"has {len(result.runs)} run(s); a score needs {RUNS}"
 
 
-def _failed(result: Result) -> Iterator[str]:
+def _check_failed_runs(result: Result) -> Iterator[str]:
     failed = sum(not run.succeeded for run in result.runs)
     if failed:
-        told = Counter(run.status or "no status" if run.stop_ms is not None else "no run_stop" for run in result.runs)
-        words = ", ".join(f"{count} {one_line(status)}" for status, count in sorted(told.items()))
-        yield f"{failed} run(s) did not reach the target ({words})"
+        statuses = Counter(
+            run.status or "no status" if run.stop_ms is not None else "no run_stop" for run in result.runs
+        )
+        counts = ", ".join(f"{count} {one_line(status)}" for status, count in sorted(statuses.items()))
+        yield f"{failed} run(s) did not reach the target ({counts})"
 
 
-def _refused(result: Result) -> Iterator[str]:
+def _check_refused_runs(result: Result) -> Iterator[str]:
     refused = [run.refused for run in result.runs if run.succeeded and run.refused is not None]
     if refused:
         yield f"{len(refused)} run(s) count as ones that did not reach the target: the first {refused[0]}"
 
 
-def _size(result: Result) -> Iterator[str]:
+def _check_accelerators(result: Result) -> Iterator[str]:
     if result.description and result.accelerators is None:
-        nodes, each = (result.description.get(key) for key in ("number_of_nodes", "accelerators_per_node"))
-        yield f"number_of_nodes {nodes!r} and accelerators_per_node {each!r} do not tell how many accelerators it has"
+        nodes, per_node = (result.description.get(key) for key in ("number_of_nodes", "accelerators_per_node"))
+        yield (f"number_of_nodes {nodes!r} and accelerators_per_node {per_node!r} do not give a number of accelerators")
     if result.accelerators == 0 and result.accelerator is not None:
-        yield f"has 0 accelerators, and their model is {result.accelerator!r}"
+        yield f"has 0 accelerators, but the description names the model {result.accelerator!r}"
 
 
-def _batches(result: Result) -> Iterator[str]:
+def _check_batch_sizes(result: Result) -> Iterator[str]:
     sizes = Counter(run.global_batch_size for run in result.runs)
     if len(sizes) > 1:
-        words = ", ".join(f"{count} of {_number(size)}" for size, count in sorted(sizes.items(), key=str))
-        yield f"runs have other global batch sizes than others: {words}"
+        counts = ", ".join(f"{count} of {_format_number(size)}" for size, count in sorted(sizes.items(), key=str))
+        yield f"runs have different global batch sizes: {counts}"
 
 
-def _divisions(result: Result) -> Iterator[str]:
+def _check_divisions(result: Result) -> Iterator[str]:
     logged = {run.division for run in result.runs} - {None}
     if logged and any(system.division(name) != result.division for name in logged):
         names = ", ".join(sorted(repr(name) for name in logged))
-        yield f"logs say division {names}, the description {result.description.get('division')!r}"
+        yield f"logs have division {names}, the description {result.description.get('division')!r}"
 
 
-def _samples(result: Result) -> Iterator[str]:
+def _check_sample_counts(result: Result) -> Iterator[str]:
     unknown = sum(run.samples is None for run in result.converged)
     if unknown:
-        yield f"{unknown} run(s) do not tell how many samples they took"
-    apart = [
+        yield f"{unknown} run(s) do not log how many samples they took"
+    different = [
         run
         for run in result.converged
-        if run.samples and run.train_samples is not None and abs(run.train_samples - run.samples) > APART * run.samples
+        if run.samples
+        and run.train_samples is not None
+        and abs(run.train_samples - run.samples) > TRAIN_SAMPLES_TOLERANCE * run.samples
     ]
-    if apart:
+    if different:
         yield (
-            f"{len(apart)} run(s) log train_samples that are not those of the passing evaluation, which count here: "
-            f"{_number(apart[0].train_samples)} against {_number(apart[0].samples)}"
+            f"{len(different)} run(s) log train_samples that are not those of the passing evaluation, which count "
+            f"here: {_format_number(different[0].train_samples)} against {_format_number(different[0].samples)}"
         )
 
 
-def _copies(result: Result) -> Iterator[str]:
-    twice = [count for count in Counter(run.digest for run in result.runs).values() if count > 1]
-    if twice:
-        yield f"{sum(twice)} logs are copies of one another"
+def _check_duplicate_logs(result: Result) -> Iterator[str]:
+    copies = [count for count in Counter(run.digest for run in result.runs).values() if count > 1]
+    if copies:
+        yield f"{sum(copies)} logs are copies of one another"
     seeds = Counter(run.seeds for run in result.runs if run.seeds)
     same = sum(count for count in seeds.values() if count > 1)
     if same:
-        yield f"{same} runs have a seed that another has too"
+        yield f"{same} runs share their seed with another run"
 
 
-def _logs(result: Result) -> Iterator[str]:
-    found: dict[str, list[Oddity]] = {}
+def _check_log_anomalies(result: Result) -> Iterator[str]:
+    """Yield one message for each kind of log anomaly, with the number of logs and the first line of the first log."""
+    by_kind: dict[str, list[Oddity]] = {}
     for run in result.runs:
-        for kind, oddity in {one.kind: one for one in reversed(run.oddities)}.items():
-            found.setdefault(kind, []).append(oddity)
-    for kind, oddities in sorted(found.items()):
-        what = oddities[0].what if kind not in HARMLESS else oddities[0].what.partition(",")[0]
+        # reversed, so that of several of one kind in a log the first one stays in the dict
+        for kind, anomaly in {one.kind: one for one in reversed(run.oddities)}.items():
+            by_kind.setdefault(kind, []).append(anomaly)
+    for kind, anomalies in sorted(by_kind.items()):
+        what = anomalies[0].what if kind not in HARMLESS else anomalies[0].what.partition(",")[0]
+        # A text that begins with a number ("5 line(s) end in CR LF") is about several lines, not about this one.
         counted = what[:1].isdigit()
-        where = f"line {oddities[0].line:,} " if oddities[0].line and not counted else ""
-        yield f"{len(oddities)} log(s): {where}{what}"
+        where = f"line {anomalies[0].line:,} " if anomalies[0].line and not counted else ""
+        yield f"{len(anomalies)} log(s): {where}{what}"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "none" if value is None else f"{value:,.0f}"

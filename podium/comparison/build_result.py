@@ -1,6 +1,6 @@
-"""Builds a result from the logs of a folder, the system's description, and the scaling of its score.
+"""Builds a result from the logs of a folder, the system's description, and the scaling factor of its score.
 
-The configuration of local runs is read for what no log contains, above all the model's size.
+The configuration of local runs is read for what logs do not contain, above all the model's size.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.bert.sizes import LARGE
 from podium.comparison.anomalies import inconsistencies
-from podium.comparison.discover import Place
+from podium.comparison.discover import PackageResults
 from podium.comparison.result import Result
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
@@ -27,13 +27,13 @@ from podium.run.set_record import SET
 from podium.submission.rcp import convergence
 
 
-def configured(system: str, runs: Sequence[Run], kept: Path, odd: list[str]) -> RunConfig | None:
-    """The configuration that the first of the runs was made with, which its folder under `kept`, runs/, holds.
+def find_configuration(system: str, runs: Sequence[Run], runs_folder: Path, anomalies: list[str]) -> RunConfig | None:
+    """Return the configuration of the first run whose folder under `runs_folder` is found by its seed.
 
-    Where no folder has its seed, or another version of Podium made it, what systems/SYSTEM.yaml says now. None, and a
-    word in `odd`, where there is no such file.
+    If no folder has its seed, or if another version of Podium wrote it, return the current systems/SYSTEM.yaml. If
+    there is no such file, return None and append a message to `anomalies`.
     """
-    by_seed = newest_by_seed(runs_of_system(kept / system))
+    by_seed = newest_by_seed(runs_of_system(runs_folder / system))
     seed = next((seed for run in runs for seed in run.seeds if seed in by_seed), None)
     if seed is not None:
         found: RunConfig | None = attempt(getattr, by_seed[seed], "config")[0]
@@ -41,12 +41,12 @@ def configured(system: str, runs: Sequence[Run], kept: Path, odd: list[str]) -> 
             return found
     config, problem = attempt(load_system, system)
     if problem is not None:
-        odd.append(f"how it was configured is not known, and so not its size: {problem}")
+        anomalies.append(f"its configuration is unknown, and so is its size: {problem}")
     return config
 
 
-def description(config: RunConfig) -> dict[str, str]:
-    """MLPerf's fields; what it was launched on where its size is left out."""
+def description_fields(config: RunConfig) -> dict[str, str]:
+    """Return MLPerf's description fields; missing numbers of nodes and accelerators are taken from `launch`."""
     fields = system_module.texts(config.description.model_dump(by_alias=True))
     if not fields["number_of_nodes"]:
         fields["number_of_nodes"] = str(config.launch.nodes)
@@ -56,71 +56,77 @@ def description(config: RunConfig) -> dict[str, str]:
     return fields
 
 
-MAX_BYTES = 1 << 16
-MOST = 2.0  # that a factor can be: twice as many samples are never within what chance allows
+MAX_SCALING_FILE_BYTES = 1 << 16
+MAX_SCALING_FACTOR = 2.0  # a larger one is an error of the file: runs never vary that much by chance
 CLOSED = "closed"
 
 
-def factor(result: Result, folder: ResultFolder, odd: list[str]) -> float | None:
-    """The factor in scaling.json, which the official package checker leaves beside the logs; None where it scales not.
+def find_scaling_factor(result: Result, folder: ResultFolder, anomalies: list[str]) -> float | None:
+    """Return the score's scaling factor, or None if the score is not scaled.
 
-    For one's own ten runs of the closed division the official checker is asked, by the latest ruleset. What is wrong is
-    added to `odd`.
+    It is read from scaling.json, which the official package checker leaves beside the logs. For a local result of ten
+    closed-division runs the official RCP checker computes it, by the latest ruleset. Problems are appended to
+    `anomalies`.
     """
     path = next((path for path in folder.others if path.name == SCALING), None)
     if path is not None:
-        return _published(path, odd)
+        return _read_scaling_factor(path, anomalies)
     if not result.own or result.division != CLOSED or not result.full_size or result.score_minutes is None:
         return None
     found, problem = attempt(convergence, folder.logs, ruleset(LATEST))
     if found is None:
-        odd.append(f"how it converges against the reference is not known: {problem}")
+        anomalies.append(f"its convergence could not be compared with the reference: {problem}")
         return None
     if not found.passed:
-        odd.append(f"needs fewer samples than ruleset {LATEST} accepts: {found.words}")
+        anomalies.append(f"needs fewer samples than ruleset {LATEST} accepts: {found.words}")
         return None
     return found.factor if found.scaling is not None else None
 
 
-def _published(path: Path, odd: list[str]) -> float | None:
+def _read_scaling_factor(path: Path, anomalies: list[str]) -> float | None:
     try:
+        # A link could point out of the tree, and a FIFO would block open().
         if not path.is_file() or path.is_symlink():
-            raise ValueError("is no plain file")
+            raise ValueError("is not a regular file")
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ValueError(f"is larger than {MAX_BYTES:,} bytes")
+            content = file.read(MAX_SCALING_FILE_BYTES + 1)
+        if len(content) > MAX_SCALING_FILE_BYTES:
+            raise ValueError(f"is larger than {MAX_SCALING_FILE_BYTES:,} bytes")
         fields, _ = parse(content.decode("utf-8"))
         found = as_number(fields.get("scaling_factor")) if isinstance(fields, dict) else None
-        if found is None or not 1 <= found <= MOST:
-            raise ValueError(f"has no scaling_factor from 1 to {MOST:g}")
+        if found is None or not 1 <= found <= MAX_SCALING_FACTOR:
+            raise ValueError(f"has no scaling_factor from 1 to {MAX_SCALING_FACTOR:g}")
     except (OSError, ValueError) as error:
-        odd.append(f"{SCALING} is not used: it {error}")
+        anomalies.append(f"{SCALING} is not used: it {error}")
         return None
     return found
 
 
-LARGE_TENSORS = 398  # of BERT-large
+BERT_LARGE_TENSORS = 398  # weight tensors that a log of BERT-large lists; 0 where it lists none
 
 
-def build(
-    place: Place, folder: ResultFolder, round_name: str | None, runs: Sequence[Run], problems: Sequence[str]
+def build_result(
+    package_results: PackageResults,
+    folder: ResultFolder,
+    round_name: str | None,
+    runs: Sequence[Run],
+    problems: Sequence[str],
 ) -> Result:
-    """The result of a folder's runs. `problems` are why other logs of the folder cannot be read."""
-    odd = list(problems)
-    fields, full_size = _described(place.package, folder.system, odd), True
-    if not place.package.systems and round_name is None:
+    """Return the result of a folder's runs. `problems` are the reasons why other logs of the folder cannot be read."""
+    anomalies = list(problems)
+    fields, full_size = _read_description(package_results.package, folder.system, anomalies), True
+    if not package_results.package.systems and round_name is None:
         in_set = (folder.path / SET).is_file()  # of runs/SYSTEM/DATE_TIME
-        kept = folder.path.absolute().parents[1] if in_set else place.package.root / "runs"
-        config = configured(folder.system, runs, kept, odd)
+        runs_folder = folder.path.absolute().parents[1] if in_set else package_results.package.root / "runs"
+        config = find_configuration(folder.system, runs, runs_folder, anomalies)
         if config is not None:
-            fields, full_size = description(config), config.size == LARGE.name
-    nodes, each = (system_module.count(fields.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
+            fields, full_size = description_fields(config), config.size == LARGE.name
+    nodes, per_node = (system_module.count(fields.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
     accelerator = system_module.name(fields.get("accelerator_model_name"))
     result = Result(
         round=round_name,
         submitter=system_module.name(fields.get("submitter"))
-        or one_line(next((run.org for run in runs if run.org), place.package.name)),
+        or one_line(next((run.org for run in runs if run.org), package_results.package.name)),
         system=one_line(folder.system),
         division=system_module.division(fields.get("division"))
         or system_module.division(next((run.division for run in runs if run.division), None)),
@@ -128,56 +134,57 @@ def build(
         runs=tuple(runs),
         description=fields,
         nodes=nodes,
-        accelerators=None if nodes is None or each is None else nodes * each,
+        accelerators=None if nodes is None or per_node is None else nodes * per_node,
         accelerator=accelerator,
         kind=None if accelerator is None else accelerator_named(accelerator),
-        full_size=full_size and (round_name is not None or all(run.tensors in (0, LARGE_TENSORS) for run in runs)),
+        full_size=full_size and (round_name is not None or all(run.tensors in (0, BERT_LARGE_TENSORS) for run in runs)),
     )
-    scaling_factor = factor(result, folder, odd)
-    told = [*odd, *inconsistencies(result)]
-    return replace(result, scaling_factor=scaling_factor, oddities=tuple(one_line(one) for one in told))
+    scaling_factor = find_scaling_factor(result, folder, anomalies)
+    anomalies += inconsistencies(result)
+    return replace(result, scaling_factor=scaling_factor, oddities=tuple(one_line(one) for one in anomalies))
 
 
-def _described(package: Package, system: str, odd: list[str]) -> dict[str, str]:
-    """What systems/SYSTEM.json says; nothing, and an oddity, where it is missing or cannot be read."""
+def _read_description(package: Package, system: str, anomalies: list[str]) -> dict[str, str]:
+    """Return the fields of systems/SYSTEM.json; if it is missing or invalid, no fields and a message in `anomalies`."""
     found = package.system(system)
     if found is None:
         found = next((one for one in package.systems if one.name.casefold() == system.casefold()), None)
         if found is not None:
-            odd.append(f"systems/{found.name}.json is taken for its description: the names differ in case")
+            anomalies.append(f"systems/{found.name}.json is used as its description: the names differ in case")
     if found is None:
         if package.systems:
-            odd.append(f"systems/{system}.json is missing, so that the system's size is not known")
+            anomalies.append(f"systems/{system}.json is missing: the system's size is unknown")
         return {}
     if found.problem is not None:
-        odd.append(f"systems/{found.name}.json {found.problem}")
+        anomalies.append(f"systems/{found.name}.json {found.problem}")
     return system_module.texts(found.fields or {})
 
 
-FEWEST = 2  # runs in common that are no chance, if they are also half of all
+MIN_COMMON_RUNS = 2  # one run with equal seconds and samples may be chance
 
 
 def mark_repeats(results: Sequence[Result]) -> list[Result]:
-    """The results, in their order, those with `repeats` set that have at least half of their runs from an earlier one.
+    """Return the results in their order, with `repeats` set where at least half of the runs are an earlier result's.
 
-    Earlier is the earlier round, within a round the one before. Runs are the same if they took equally long, to the
-    millisecond, and as many samples: a log may be edited when it is handed in again, its clock and names too.
+    Earlier means of an earlier round, or earlier in the sequence within a round. Runs are the same if they have the
+    same seconds, to the millisecond, and the same samples: clocks and names in a log may be edited when it is submitted
+    again.
     """
     first: dict[tuple[float, float | None], int] = {}
     marked = list(results)
     for number in sorted(range(len(results)), key=lambda n: (results[n].own, results[n].round or "", n)):
         result = results[number]
-        prints = [(run.seconds, run.samples) for run in result.converged if run.seconds is not None]
-        origins = Counter(first[one] for one in prints if one in first)
+        fingerprints = [(run.seconds, run.samples) for run in result.converged if run.seconds is not None]
+        origins = Counter(first[one] for one in fingerprints if one in first)
         origin, common = origins.most_common(1)[0] if origins else (number, 0)
-        if common >= FEWEST and 2 * common >= len(prints):
-            marked[number] = replace(result, repeats=_named(results[origin], result))
-        for one in prints:
+        if common >= MIN_COMMON_RUNS and 2 * common >= len(fingerprints):
+            marked[number] = replace(result, repeats=_full_name(results[origin], result))
+        for one in fingerprints:
             first.setdefault(one, number)
     return marked
 
 
-def _named(origin: Result, result: Result) -> str:
-    """With the package's folder where both have the same name."""
+def _full_name(origin: Result, result: Result) -> str:
+    """Return the name of `origin`, with its package's folder if both results have the same name."""
     package = Path(origin.source).parts[-4:-3]
     return f"{origin.name} (in {package[0]})" if origin.name == result.name and package else origin.name

@@ -1,7 +1,7 @@
-"""Loads trees of results: from paths to results that can be compared.
+"""Loads the results in trees of logs, for comparison.
 
-Each log is read by one of several processes, or taken from a cache. The cache is keyed by the hash of the log's
-bytes, so that no log is read twice by the same version of the reader.
+Logs are read by several processes, or taken from a cache. The cache is keyed by the hash of the log's bytes, so that
+no log is read twice by the same version of the reader.
 """
 
 import json
@@ -16,8 +16,8 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from podium.comparison.build_result import build, mark_repeats
-from podium.comparison.discover import BENCHMARK, Place, places, round_by_dates
+from podium.comparison.build_result import build_result, mark_repeats
+from podium.comparison.discover import BENCHMARK, PackageResults, discover_results, round_from_dates
 from podium.comparison.result import Result
 from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import private_folder, sha256_of
@@ -30,40 +30,45 @@ from podium.mllog.results_tree import ResultFolder, in_order
 from podium.mllog.run import Run, run_from_json
 from podium.submission.archive import Limits, Tally, archive_stem, is_archive, unpack
 
-NAME = "runs.sqlite"
-PATIENCE_SECONDS = 10.0  # for another process that writes
+DATABASE_NAME = "runs.sqlite"
+LOCK_TIMEOUT_SECONDS = 10.0  # how long SQLite waits while another process writes
 
 
 class RunCache:
-    """A folder with one SQLite file. What cannot be read or written is as if it were not there: `problem` tells why."""
+    """Cache of parsed logs: a folder with one SQLite file.
+
+    A cache that cannot be read or written never fails a comparison: it is as good as empty, and `problem` has the
+    reason.
+    """
 
     def __init__(self, folder: Path | None) -> None:
-        """With None nothing is kept."""
+        """Use the cache in `folder`; None is a cache that is always empty."""
         self.folder = None if folder is None else private_folder(folder)
         self.problem: str | None = None
         if folder is not None and self.folder is None:
-            self.problem = f"{folder}: nothing is kept there, since it cannot be written or others may write to it"
+            self.problem = f"{folder}: not used as a cache: it cannot be written, or other users may write to it"
 
     def get(self, digests: Sequence[str]) -> dict[str, Run]:
-        """The runs that are known, by digest."""
-        if self.folder is None or not (self.folder / NAME).is_file():
+        """Return the cached runs, by digest."""
+        if self.folder is None or not (self.folder / DATABASE_NAME).is_file():
             return {}
         found: dict[str, Run] = {}
         try:
             with closing(self._open()) as database:
                 for digest in digests:
-                    question = "SELECT run FROM runs WHERE digest = ? AND reader = ?"
-                    for (text,) in database.execute(question, [digest, reader()]):
-                        run = _run(text)
+                    query = "SELECT run FROM runs WHERE digest = ? AND reader = ?"
+                    for (text,) in database.execute(query, [digest, reader_version()]):
+                        run = _parse_row(text)
+                        # A row whose run has another digest is damaged, and would give a log the values of another.
                         if run is not None and run.digest == digest:
                             found[digest] = run
         except sqlite3.Error as error:
-            self._give_up(error)
+            self._disable(error)
         return found
 
     def put(self, runs: Iterable[Run]) -> None:
-        """Keep runs; what other versions of the reader kept is removed."""
-        rows = [(run.digest, reader(), json.dumps(asdict(run), allow_nan=False)) for run in runs]
+        """Add runs, and remove those of other versions of the reader."""
+        rows = [(run.digest, reader_version(), json.dumps(asdict(run), allow_nan=False)) for run in runs]
         if self.folder is None or not rows:
             return
         try:
@@ -72,28 +77,31 @@ class RunCache:
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS runs (digest TEXT, reader TEXT, run TEXT, PRIMARY KEY (digest, reader))"
                 )
-                database.execute("DELETE FROM runs WHERE reader != ?", [reader()])
+                database.execute("DELETE FROM runs WHERE reader != ?", [reader_version()])
                 database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", rows)
         except (OSError, sqlite3.Error) as error:
-            self._give_up(error)
+            self._disable(error)
 
     def _open(self) -> sqlite3.Connection:
         assert self.folder is not None
-        return sqlite3.connect(self.folder / NAME, timeout=PATIENCE_SECONDS)
+        return sqlite3.connect(self.folder / DATABASE_NAME, timeout=LOCK_TIMEOUT_SECONDS)
 
-    def _give_up(self, error: Exception) -> None:
-        self.problem = f"{self.folder}: what was read is not kept ({error}); remove the folder, or give --no-cache"
+    def _disable(self, error: Exception) -> None:
+        self.problem = f"{self.folder}: the cache is not used ({error}). Remove the folder, or use --no-cache"
         self.folder = None
 
 
 @cache
-def reader() -> str:
-    """A hash of the code that reads logs, all that it imports of ours included: another version reads logs anew."""
+def reader_version() -> str:
+    """Return a hash of the code that reads logs, including all of Podium that it imports.
+
+    A change of any of it invalidates the cache.
+    """
     return source_hash([read.__name__])
 
 
-def _run(text: object) -> Run | None:
-    """None for what is no run: a damaged row."""
+def _parse_row(text: object) -> Run | None:
+    """Return the run of a row; None if the row is damaged."""
     try:
         fields = json.loads(text) if isinstance(text, str) else None
         return run_from_json(fields) if isinstance(fields, Mapping) else None
@@ -101,102 +109,111 @@ def _run(text: object) -> Run | None:
         return None
 
 
-FEW = 24  # logs that are read sooner than processes are started
-CHUNK = 8  # logs that a process takes at a time
+MIN_LOGS_FOR_PROCESSES = 24  # fewer logs are read faster than processes are started
+LOGS_PER_TASK = 8  # logs that are sent to a process at a time
 
 
 def read_runs(
-    logs: Sequence[Path], cache: RunCache, told: Callable[[int], None] = lambda logs: None
+    logs: Sequence[Path], cache: RunCache, on_read: Callable[[int], None] = lambda logs: None
 ) -> dict[Path, Run | str]:
-    """The run of each log, or why it cannot be read. `told` is called with the numbers of logs done since."""
+    """Return for each log its run, or the reason why it cannot be read.
+
+    `on_read` is called with the number of logs that were read since its last call.
+    """
     with ThreadPoolExecutor(processors()) as threads:
         digests = dict(zip(logs, threads.map(lambda log: attempt(sha256_of, log), logs), strict=True))
     runs: dict[Path, Run | str] = {log: str(problem) for log, (_, problem) in digests.items() if problem}
-    known = cache.get([digest for digest, _ in digests.values() if digest])
-    runs.update({log: known[digest] for log, (digest, _) in digests.items() if digest in known})
-    told(len(runs))
-    left = [log for log in logs if log not in runs]
-    for log, run in _read(left, told):
+    cached = cache.get([digest for digest, _ in digests.values() if digest])
+    runs.update({log: cached[digest] for log, (digest, _) in digests.items() if digest in cached})
+    on_read(len(runs))
+    uncached = [log for log in logs if log not in runs]
+    for log, run in _read_uncached(uncached, on_read):
         runs[log] = run
-    cache.put(run for log in left if isinstance(run := runs[log], Run) and run.digest == digests[log][0])
+    # A log that was written to in the meantime has another digest now, and is not cached under the first one.
+    cache.put(run for log in uncached if isinstance(run := runs[log], Run) and run.digest == digests[log][0])
     return runs
 
 
-def _read(logs: Sequence[Path], told: Callable[[int], None]) -> list[tuple[Path, Run | str]]:
+def _read_uncached(logs: Sequence[Path], on_read: Callable[[int], None]) -> list[tuple[Path, Run | str]]:
+    """Read logs, in processes if there are many. Raises WorkError if a process is killed."""
     found = []
-    if len(logs) < FEW or processors() == 1:
+    if len(logs) < MIN_LOGS_FOR_PROCESSES or processors() == 1:
         for log in logs:
-            found.append((log, read_one(log)))
-            told(1)
+            found.append((log, try_read_log(log)))
+            on_read(1)
         return found
+    # forkserver, since this process has threads (the progress bar's) and a fork would copy their locks in any state.
     with ProcessPoolExecutor(processors(), mp_context=get_context("forkserver")) as processes:
         try:
-            for log, run in zip(logs, processes.map(read_one, logs, chunksize=CHUNK), strict=True):
+            for log, run in zip(logs, processes.map(try_read_log, logs, chunksize=LOGS_PER_TASK), strict=True):
                 found.append((log, run))
-                told(1)
+                on_read(1)
         except BrokenProcessPool:
-            raise WorkError("a process that read logs was killed; see that there is memory, and try again") from None
+            raise WorkError("a process that read logs was killed. Check the free memory, and try again") from None
         except BaseException:
             processes.shutdown(wait=False, cancel_futures=True)
             raise
     return found
 
 
-def read_one(log: Path) -> Run | str:
-    """The run of a log, or why it cannot be read."""
+def try_read_log(log: Path) -> Run | str:
+    """Return the run of a log, or the reason why it cannot be read."""
     run, problem = attempt(lambda: read_log(log).run(sha256_of(log)))
     return str(problem) if run is None else run
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that was found."""
+    """The results to compare."""
 
-    results: tuple[Result, ...]  # in the order of round, submitter and system; one's own last
-    notes: tuple[str, ...] = ()  # what was left out and why, a sentence each
-    others: tuple[Result, ...] = ()  # read too, and not shown
+    results: tuple[Result, ...]  # in the order of round, submitter and system; local results last
+    notes: tuple[str, ...] = ()  # sentence fragments on what was left out and why
+    others: tuple[Result, ...] = ()  # results that are not shown; local results are compared with them, too
 
 
-def gather(
+def load_results(
     paths: Sequence[Path],
     cache: RunCache,
-    starting: Callable[[int], None] = lambda logs: None,
-    told: Callable[[int], None] = lambda logs: None,
+    on_start: Callable[[int], None] = lambda logs: None,
+    on_read: Callable[[int], None] = lambda logs: None,
 ) -> Comparison:
-    """All BERT results in trees of results or archives of some.
+    """Return all BERT results in trees of results or archives of such trees.
 
-    `starting` is called with the number of logs, `told` with the numbers of logs read since. UsageError for a path
-    that holds none, WorkError for one that cannot be read.
+    The first callback is called once with the number of logs, the second with the number of logs that were read since
+    its last call. Raises UsageError for a path without results, WorkError for one that cannot be read.
     """
     with ExitStack() as stack:
-        unpacked = {path: _unpacked(path, stack) for path in paths}
-        found = _once([(path, place) for path in unpacked for place in _places(path, unpacked[path])])
-        logs = [log for _, place in found for result in place.results for log in result.logs]
-        starting(len(logs))
-        runs = read_runs(logs, cache, told)
+        unpacked = {path: _unpack_archive(path, stack) for path in paths}
+        found = _merge_repeated_folders(
+            [(path, package_results) for path in unpacked for package_results in _discover(path, unpacked[path])]
+        )
+        logs = [log for _, package_results in found for result in package_results.results for log in result.logs]
+        on_start(len(logs))
+        runs = read_runs(logs, cache, on_read)
         results: list[Result] = []
         notes: list[str] = []
         for path in dict.fromkeys(path for path, _ in found):
-            some = _gather(path, [place for top, place in found if top == path], runs)
-            inside = str(unpacked[path]), str(path)
-            results += [replace(one, source=one.source.replace(*inside)) for one in some.results]
-            notes += [note.replace(*inside) for note in some.notes]
+            part = _results_of_path(path, [package_results for top, package_results in found if top == path], runs)
+            # Users know the archive's path, not that of the temporary folder.
+            to_archive = str(unpacked[path]), str(path)
+            results += [replace(one, source=one.source.replace(*to_archive)) for one in part.results]
+            notes += [note.replace(*to_archive) for note in part.notes]
     if cache.problem:
         notes.append(cache.problem)
     ordered = sorted(results, key=lambda one: (one.own, one.round or "", one.submitter.lower(), one.system))
     return Comparison(tuple(mark_repeats(ordered)), tuple(printable(note) for note in notes))
 
 
-def _places(path: Path, unpacked: Path) -> list[Place]:
-    """The places in a path; an error names it, and not where an archive was unpacked to."""
+def _discover(path: Path, unpacked: Path) -> list[PackageResults]:
+    """Return the results in a path; an error names the path, not the folder that an archive was unpacked to."""
     try:
-        return places(unpacked)
+        return discover_results(unpacked)
     except UsageError as error:
         raise UsageError(str(error).replace(str(unpacked), str(path))) from None
 
 
-def _unpacked(path: Path, stack: ExitStack) -> Path:
-    """The path, or where an archive was unpacked to."""
+def _unpack_archive(path: Path, stack: ExitStack) -> Path:
+    """Return the path, or for an archive the temporary folder that it is unpacked to until `stack` is closed."""
     try:
         if not (path.is_file() and is_archive(path)):
             return path
@@ -210,54 +227,58 @@ def _unpacked(path: Path, stack: ExitStack) -> Path:
     return folder / archive_stem(path)
 
 
-def _once(found: Sequence[tuple[Path, Place]]) -> list[tuple[Path, Place]]:
-    """Each folder of logs where it is first named, with the logs that any of the paths names."""
+def _merge_repeated_folders(found: Sequence[tuple[Path, PackageResults]]) -> list[tuple[Path, PackageResults]]:
+    """Merge folders of logs that several paths contain: keep the first, with the logs of all of them."""
     same: dict[Path, list[ResultFolder]] = {}
-    for _, place in found:
-        for result in place.results:
+    for _, package_results in found:
+        for result in package_results.results:
             same.setdefault(result.path.resolve(), []).append(result)
-    kept = []
-    for path, place in found:
-        whole = tuple(_joined(named) for one in place.results if (named := same.pop(one.path.resolve(), None)))
-        if whole:
-            kept.append((path, replace(place, results=whole)))
-    return kept
+    distinct = []
+    for path, package_results in found:
+        merged = tuple(
+            _merge_logs(entries) for one in package_results.results if (entries := same.pop(one.path.resolve(), None))
+        )
+        if merged:
+            distinct.append((path, replace(package_results, results=merged)))
+    return distinct
 
 
-def _joined(named: Sequence[ResultFolder]) -> ResultFolder:
-    """The same folder, of which some paths may name but some of the logs."""
-    folder = named[0].path
-    logs = in_order({folder / log.name for one in named for log in one.logs})
-    others = sorted({folder / path.name for one in named for path in one.others})
-    return replace(named[0], logs=logs, others=tuple(others))
+def _merge_logs(entries: Sequence[ResultFolder]) -> ResultFolder:
+    """Merge entries of the same folder, each of which may have only some of its logs."""
+    folder = entries[0].path
+    logs = in_order({folder / log.name for one in entries for log in one.logs})
+    others = sorted({folder / path.name for one in entries for path in one.others})
+    return replace(entries[0], logs=logs, others=tuple(others))
 
 
-def _gather(path: Path, found: Sequence[Place], runs: Mapping[Path, Run | str]) -> Comparison:
-    """The results of one of the paths."""
+def _results_of_path(path: Path, found: Sequence[PackageResults], runs: Mapping[Path, Run | str]) -> Comparison:
+    """Build the results of one of the paths, and the notes on what is left out."""
     results: list[Result] = []
     notes: list[str] = []
-    others = sum(place.others for place in found)
+    others = sum(package_results.others for package_results in found)
     if others:
         notes.append(f"{path}: {others:,} result(s) of other benchmarks are left out")
-    unnamed = [place for place in found if place.round is None]
+    unnamed = [package_results for package_results in found if package_results.round is None]
     starts = [
         run.start_ms
-        for place in unnamed
-        for result in place.results
+        for package_results in unnamed
+        for result in package_results.results
         for log in result.logs
         if isinstance(run := runs[log], Run) and run.start_ms is not None
     ]
-    dated = round_by_dates(starts)
+    dated = round_from_dates(starts)
     if unnamed and dated:
-        notes.append(f"{path}: no folder names the round; {dated} is taken, by the dates of the runs")
-    for place in found:
-        for folder in place.results:
-            kept = [run for log in folder.logs if isinstance(run := runs[log], Run)]
+        notes.append(f"{path}: no folder names the round; {dated} is assumed from the dates of the runs")
+    for package_results in found:
+        for folder in package_results.results:
+            readable = [run for log in folder.logs if isinstance(run := runs[log], Run)]
             problems = [f"{log.name}: {run}" for log in folder.logs if isinstance(run := runs[log], str)]
-            logged = {run.benchmark for run in kept if run.benchmark is not None}
+            logged = {run.benchmark for run in readable if run.benchmark is not None}
             if logged and BENCHMARK not in logged:
-                words = one_line(", ".join(sorted(logged)))
-                notes.append(f"{folder.path}: is left out, its logs are of {words}")
+                benchmarks = one_line(", ".join(sorted(logged)))
+                notes.append(f"{folder.path}: is left out, its logs are of {benchmarks}")
             else:
-                results.append(build(place, folder, place.round or dated, kept, problems))
+                results.append(
+                    build_result(package_results, folder, package_results.round or dated, readable, problems)
+                )
     return Comparison(tuple(results), tuple(notes))

@@ -1,4 +1,4 @@
-"""The comparison as a table in the terminal, and its rows as JSON and CSV; filters, scaling, own against published."""
+"""The comparison as tables in the terminal and as rows for JSON and CSV, with filters and scaling of system sizes."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from podium.comparison.discover import round_named
+from podium.comparison.discover import parse_round
 from podium.comparison.load import Comparison
 from podium.comparison.result import Result
 from podium.core.console import UNKNOWN, result_table
@@ -19,18 +19,19 @@ from podium.core.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """One size of a family of systems."""
+class ScalingPoint:
+    """One system size of a family, relative to the family's smallest size."""
 
-    result: Result  # of several results of this size the one with the greatest throughput
-    throughput: float  # sequences/s of an accelerator, by that of the family's smallest size: 1 where nothing is lost
-    # Accelerator-minutes of the smallest size by those of this one: also what larger batches cost in samples.
+    result: Result  # of several results of this size the one with the highest throughput
+    throughput: float  # sequences/s per accelerator, relative to the smallest size: 1 is linear scaling
+    # Accelerator-minutes of the smallest size divided by those of this one. Unlike `throughput` this includes the
+    # additional samples that larger batches need.
     time: float
 
 
-def families(results: Sequence[Result]) -> list[list[Scaled]]:
-    """Comparable results of one round, submitter, division and kind of accelerator in two sizes or more, by size."""
-    groups: dict[tuple[str | None, ...], dict[int, Scaled]] = {}
+def scaling_families(results: Sequence[Result]) -> list[list[ScalingPoint]]:
+    """Group results by round, submitter, division and accelerator; return the groups of two sizes or more, by size."""
+    groups: dict[tuple[str | None, ...], dict[int, ScalingPoint]] = {}
     for result in results:
         rate = result.sequences_per_second_per_accelerator
         if rate is None or result.minutes is None or not result.full_size or not result.accelerators:
@@ -38,100 +39,103 @@ def families(results: Sequence[Result]) -> list[list[Scaled]]:
         sizes = groups.setdefault((result.round, result.submitter, result.division, result.family), {})
         best = sizes.get(result.accelerators)
         if best is None or rate > best.throughput:
-            sizes[result.accelerators] = Scaled(result, rate, result.minutes * result.accelerators)
-    return [_relative([sizes[size] for size in sorted(sizes)]) for sizes in groups.values() if len(sizes) > 1]
+            sizes[result.accelerators] = ScalingPoint(result, rate, result.minutes * result.accelerators)
+    return [
+        _relative_to_smallest([sizes[size] for size in sorted(sizes)]) for sizes in groups.values() if len(sizes) > 1
+    ]
 
 
-def _relative(sizes: Sequence[Scaled]) -> list[Scaled]:
-    """Sizes with their sequences/s of an accelerator and accelerator-minutes, each in units of the first."""
+def _relative_to_smallest(sizes: Sequence[ScalingPoint]) -> list[ScalingPoint]:
+    """Convert sequences/s per accelerator and accelerator-minutes to ratios to those of the first size."""
     first = sizes[0]
-    return [Scaled(one.result, one.throughput / first.throughput, first.time / one.time) for one in sizes]
+    return [ScalingPoint(one.result, one.throughput / first.throughput, first.time / one.time) for one in sizes]
 
 
-def own_sentences(results: Sequence[Result], others: Sequence[Result] = ()) -> list[str]:
-    """How each of one's own results stands against the published ones of the same kind and number of accelerators.
+def describe_own_results(results: Sequence[Result], others: Sequence[Result] = ()) -> list[str]:
+    """Compare each local result with published ones of the same accelerator; return a sentence fragment for each.
 
-    `others` are more published ones. Of one size those of one's own division count, where there are any; others are
-    named. Where none has that number of accelerators, throughput an accelerator is held against the nearest number.
+    `others` are published results in addition to those in `results`. With the same number of accelerators the times
+    are compared, preferably within the same division. Otherwise the throughput per accelerator is compared with that
+    of the nearest number.
     """
     published = [one for one in (*results, *others) if not one.own and one.full_size and one.minutes is not None]
-    return [_sentence(result, published) for result in results if result.own]
+    return [_describe_own_result(result, published) for result in results if result.own]
 
 
-def _sentence(result: Result, published: Sequence[Result]) -> str:
+def _describe_own_result(result: Result, published: Sequence[Result]) -> str:
     name = f"your {result.system} ({result.hardware('size not known', 'no accelerators')})"
     if not result.full_size:
-        return f"{name} did not train BERT-large, and is not held against results that did"
+        return f"{name} did not train BERT-large, and is not compared with results that did"
     if result.minutes is None:
         return f"{name} has no run that reached the target"
-    alike = [one for one in published if one.family == result.family and one.accelerators]
-    if result.family is None or not result.accelerators or not alike:
+    same_family = [one for one in published if one.family == result.family and one.accelerators]
+    if result.family is None or not result.accelerators or not same_family:
         return f"{name}: none of the results is of this accelerator, or their sizes are not known"
-    told = _length(result)
+    own_time = _format_own_time(result)
     if result.evaluation_share is not None:
-        told += f"; {result.evaluation_share:.0%} of it is evaluation"
-    same = [one for one in alike if one.accelerators == result.accelerators]
+        own_time += f"; {result.evaluation_share:.0%} of it is evaluation"
+    same = [one for one in same_family if one.accelerators == result.accelerators]
     same = [one for one in same if one.division == result.division] or same
     if same:
-        best = min(same, key=lambda one: one.counted_minutes())
-        ratio = result.counted_minutes() / best.counted_minutes()
-        return f"{name} is at {ratio:.2f}× the best published time ({_named(best)}): {told}"
+        best = min(same, key=lambda one: one.ranking_minutes())
+        ratio = result.ranking_minutes() / best.ranking_minutes()
+        return f"{name} is at {ratio:.2f}× the best published time ({_format_published(best)}): {own_time}"
     rate = result.sequences_per_second_per_accelerator
-    rated = [(other, one) for one in alike if (other := one.sequences_per_second_per_accelerator)]
+    rated = [(other, one) for one in same_family if (other := one.sequences_per_second_per_accelerator)]
     if not rate or not rated:
-        return f"{name}: no published result has as many accelerators; {told}"
+        return f"{name}: no published result has as many accelerators; {own_time}"
     size = result.accelerators
     other, nearest = min(rated, key=lambda pair: (abs((pair[1].accelerators or 0) - size), -pair[0]))
     return (
-        f"{name} trains {rate:,.1f} sequences/s an accelerator, {rate / other:.2f}× as many as the nearest "
-        f"published size, {nearest.accelerators:,} ({_named(nearest)}): {told}"
+        f"{name} trains {rate:,.1f} sequences/s per accelerator, {rate / other:.2f}× as many as the nearest "
+        f"published size, {nearest.accelerators:,} ({_format_published(nearest)}): {own_time}"
     )
 
 
-def _length(result: Result) -> str:
+def _format_own_time(result: Result) -> str:
     if result.score_minutes is None:
         return f"{result.minutes:.2f} min, the mean of {len(result.converged)} run(s) and no score yet"
     scaled = "" if result.scaling_factor is None else f" ({result.score_minutes_scaled:.2f} min as the rules scale it)"
     return f"{result.score_minutes:.2f} min{scaled}"
 
 
-def _named(result: Result) -> str:
+def _format_published(result: Result) -> str:
     division = "" if result.division == "closed" else f", {result.division or 'division not known'}"
-    return f"{result.name}, {result.counted_minutes():.2f} min{division}"
+    return f"{result.name}, {result.ranking_minutes():.2f} min{division}"
 
 
 NODE = "node"
 
 
 class Column(NamedTuple):
-    """A column of figures."""
+    """A column of numbers in the table of results."""
 
     heading: str
-    least_width: int  # of a terminal that shows it
-    cell: Callable[[Result, str], str]  # of a result and of what throughput is shown for
+    min_terminal_width: int  # in characters; the column is left out of narrower terminals
+    cell: Callable[[Result, str], str]  # formats the cell of a result; the second argument is accelerator or node
 
 
 COLUMNS = (
-    Column("minutes", 0, lambda one, per: _minutes(one)),
-    Column("spread", 70, lambda one, per: _spread(one)),
-    Column("samples", 110, lambda one, per: _shown(one.samples_to_target, "{:,.0f}")),
-    Column("batch", 110, lambda one, per: _shown(one.global_batch_size, "{:,.0f}")),
-    Column("seq/s a\n{per}", 50, lambda one, per: _rate_text(one, per)),
-    Column("MFU", 70, lambda one, per: _shown(one.utilization, "{:.1%}")),
-    Column("eval.", 70, lambda one, per: _shown(one.evaluation_share, "{:.1%}")),
+    Column("minutes", 0, lambda one, per: _format_minutes(one)),
+    Column("spread", 70, lambda one, per: _format_spread(one)),
+    Column("samples", 110, lambda one, per: _format_or_unknown(one.samples_to_target, "{:,.0f}")),
+    Column("batch", 110, lambda one, per: _format_or_unknown(one.global_batch_size, "{:,.0f}")),
+    Column("seq/s per\n{per}", 50, lambda one, per: _rate_text(one, per)),
+    Column("MFU", 70, lambda one, per: _format_or_unknown(one.utilization, "{:.1%}")),
+    Column("eval.", 70, lambda one, per: _format_or_unknown(one.evaluation_share, "{:.1%}")),
 )
 
 
 def print_comparison(console: Console, comparison: Comparison, per: str, oddities: bool) -> None:
-    """The results in their order; how sizes scale; own results against published ones; what is odd, or how much is."""
+    """Print a table for each round, the scaling, a sentence for each local result, and anomalies or their number."""
     results = comparison.results
     for name in dict.fromkeys(one.round for one in results):
         console.print(_table([one for one in results if one.round == name], per, console.width))
-    console.print(_marks(results), style="dim")
-    scaled = families(results)
+    console.print(_legend(results), style="dim")
+    scaled = scaling_families(results)
     if scaled:
-        console.print(_scaling(scaled))
-    for sentence in own_sentences(results, comparison.others):
+        console.print(_scaling_table(scaled))
+    for sentence in describe_own_results(results, comparison.others):
         console.print(f"• {sentence}", markup=False, highlight=False)
     found = [(one, what) for one in results for what in one.oddities]
     if oddities:
@@ -139,82 +143,84 @@ def print_comparison(console: Console, comparison: Comparison, per: str, odditie
             console.print(f"{one.name}: {what}", markup=False, highlight=False, style="dim")
     elif found:
         count = sum(bool(one.oddities) for one in results)
-        console.print(
-            f"{count} of {len(results)} have something odd in logs or descriptions; see --oddities", style="dim"
-        )
+        console.print(f"{count} of {len(results)} have anomalies in logs or descriptions; see --oddities", style="dim")
 
 
 def _table(results: Sequence[Result], per: str, width: int) -> Table:
-    """Of one round, with the columns that a terminal of this width has room for."""
-    columns = [column for column in COLUMNS if width >= column.least_width]
+    """Return the table of one round, with the columns that fit a terminal of this width."""
+    columns = [column for column in COLUMNS if width >= column.min_terminal_width]
     title = f"{results[0].round or 'own'}: {len(results)} result(s)"
     headings = [column.heading.format(per=per) for column in columns]
     table = result_table(title, ("submitter, system", "accelerators"), headings)
     for one in results:
-        table.add_row(_name(one), escape(one.hardware(UNKNOWN)), *(column.cell(one, per) for column in columns))
+        table.add_row(
+            _name_with_marks(one), escape(one.hardware(UNKNOWN)), *(column.cell(one, per) for column in columns)
+        )
     return table
 
 
-def _marks(results: Sequence[Result]) -> str:
-    """What the marks in the tables mean, as far as there are any."""
+def _legend(results: Sequence[Result]) -> str:
+    """Return the meaning of the marks that these results have in the tables."""
     marks = (
         ("* scaled by the reference convergence points", any(one.scaling_factor is not None for one in results)),
         ("o open division", any(one.division == "open" for one in results)),
-        ("n mean of other than ten runs, no score", any(_unscored(one) for one in results)),
+        ("n mean of other than ten runs, no score", any(_has_no_score(one) for one in results)),
         ("r repeats an earlier result", any(one.repeats for one in results)),
         ("s, t spread mostly by samples to target, by throughput", any(one.spread for one in results)),
         (f"{UNKNOWN} not known", True),
     )
-    return " · ".join(text for text, there in marks if there)
+    return " · ".join(text for text, is_used in marks if is_used)
 
 
-def _unscored(result: Result) -> bool:
+def _has_no_score(result: Result) -> bool:
     return result.score_minutes is None and result.minutes is not None
 
 
-def _name(result: Result) -> str:
+def _name_with_marks(result: Result) -> str:
     marks = "".join(
         mark
-        for mark, there in (("o", result.division == "open"), ("r", result.repeats), ("n", _unscored(result)))
-        if there
+        for mark, is_set in (("o", result.division == "open"), ("r", result.repeats), ("n", _has_no_score(result)))
+        if is_set
     )
     return f"{escape(result.submitter)} [bold]{escape(result.system)}[/bold] {marks}".strip()
 
 
 def _rate_text(result: Result, per: str) -> str:
     rate = result.per_node if per == NODE else result.per_accelerator
-    return _shown(rate(result.sequences_per_second), "{:,.1f}")
+    return _format_or_unknown(rate(result.sequences_per_second), "{:,.1f}")
 
 
-def _minutes(result: Result) -> str:
+def _format_minutes(result: Result) -> str:
     if result.scaling_factor is not None and result.score_minutes is not None:
         return f"{result.score_minutes:.3f}\n{result.score_minutes_scaled:.3f}*"
-    return _shown(result.minutes, "{:.3f}")
+    return _format_or_unknown(result.minutes, "{:.3f}")
 
 
-def _spread(result: Result) -> str:
+def _format_spread(result: Result) -> str:
     if result.spread is None:
         return UNKNOWN
     cause = {"samples": " s", "throughput": " t", None: ""}[result.spread.cause]
     return f"{result.spread.relative:.1%}{cause}"
 
 
-def _shown(value: float | None, form: str) -> str:
-    return UNKNOWN if value is None else form.format(value)
+def _format_or_unknown(value: float | None, format_string: str) -> str:
+    return UNKNOWN if value is None else format_string.format(value)
 
 
-def _scaling(scaled: Sequence[Sequence[Scaled]]) -> Table:
-    """Sequences/s an accelerator and accelerator-minutes, of each size against the smallest."""
-    figures = ("number", "batch", "minutes", "seq/s", "time")
-    table = result_table("Scaling, against a submitter's smallest size", ["round, submitter, accelerator"], figures)
+def _scaling_table(scaled: Sequence[Sequence[ScalingPoint]]) -> Table:
+    """Return the table of sequences/s per accelerator and accelerator-minutes, relative to the smallest size."""
+    numeric_headings = ("number", "batch", "minutes", "seq/s", "time")
+    table = result_table(
+        "Scaling, against a submitter's smallest size", ["round, submitter, accelerator"], numeric_headings
+    )
     for family in scaled:
         for number, size in enumerate(family):
             one = size.result
             table.add_row(
                 "" if number else escape(f"{one.round or 'own'} {one.submitter}, {one.family}"),
                 f"{one.accelerators:,}",
-                _shown(one.global_batch_size, "{:,.0f}"),
-                _shown(one.minutes, "{:.3f}"),
+                _format_or_unknown(one.global_batch_size, "{:,.0f}"),
+                _format_or_unknown(one.minutes, "{:.3f}"),
                 f"{size.throughput:.0%}",
                 f"{size.time:.0%}",
                 end_section=number == len(family) - 1,
@@ -222,12 +228,13 @@ def _scaling(scaled: Sequence[Sequence[Scaled]]) -> Table:
     return table
 
 
-FORMULA = ("=", "+", "-", "@", "\t")  # what a text begins with that a spreadsheet takes for a formula
+# A spreadsheet evaluates a text cell with such a first character as a formula. Submitters choose these texts.
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t")
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """One object a result. What is not known is None; minutes and seconds are not rounded."""
-    scaled = {id(size.result): size for family in families(results) for size in family}
+    """Return one JSON object for each result. Unknown values are None; minutes and seconds are not rounded."""
+    scaled = {id(size.result): size for family in scaling_families(results) for size in family}
     return [
         {
             "round": one.round,
@@ -239,7 +246,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "scaling_factor": one.scaling_factor,
             "runs_seconds": [run.seconds for run in one.runs],
             "runs_converged": [run.converged for run in one.runs],
-            "runs_samples_to_target": [_whole(run.samples) for run in one.runs],
+            "runs_samples_to_target": [_int_if_integral(run.samples) for run in one.runs],
             "global_batch_size": one.global_batch_size,
             "nodes": one.nodes,
             "accelerators": one.accelerators,
@@ -269,13 +276,13 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with a heading. Lists are joined by blanks; a text is one line, and no formula to a spreadsheet."""
+def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Format rows as CSV with a heading. Lists are joined by spaces; texts are one line and never a formula."""
     out = io.StringIO()
-    if found:
-        writer = csv.DictWriter(out, list(found[0]), lineterminator="\n")
+    if objects:
+        writer = csv.DictWriter(out, list(objects[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _cell(value) for key, value in row.items()} for row in found)
+        writer.writerows({key: _cell(value) for key, value in row.items()} for row in objects)
     return out.getvalue()
 
 
@@ -285,46 +292,48 @@ def _cell(value: Any) -> Any:
         value = joined.join("" if item is None else str(item) for item in value)
     if isinstance(value, str):
         line = " ".join(value.splitlines())
-        return f"'{line}" if line.startswith(FORMULA) else line
+        return f"'{line}" if line.startswith(FORMULA_PREFIXES) else line
     return "" if value is None else value
 
 
-def _whole(value: float | None) -> float | int | None:
+def _int_if_integral(value: float | None) -> float | int | None:
     return int(value) if value is not None and math.isfinite(value) and value == int(value) else value
 
 
 OWN = "own"
 
 
-def choose(
+def filter_results(
     comparison: Comparison, rounds: Sequence[str], accelerators: Sequence[str], divisions: Sequence[str]
 ) -> Comparison:
-    """The results of any of the rounds (`own` for those of none), accelerators and divisions; all where none is named.
+    """Return the comparison with only the results of these rounds, accelerators and divisions; empty lists select all.
 
-    The rest become the comparison's `others`. An accelerator is named by a part of its name or of its family's.
-    UsageError for a name that no result has.
+    The other results become the comparison's `others`. The round `own` is that of local results. An accelerator is
+    selected by a part of its name or of its family's name. Raises UsageError for a name that no result has.
     """
     results = comparison.results
-    wanted = {OWN if name.lower() == OWN else round_named(name) or name for name in rounds}
-    there = sorted({one.round or OWN for one in results})
-    for name in sorted(wanted.difference(there)):
-        raise UsageError(f"--round {name}: no result is of it; there are {', '.join(there)}")
+    wanted = {OWN if name.lower() == OWN else parse_round(name) or name for name in rounds}
+    present = sorted({one.round or OWN for one in results})
+    for name in sorted(wanted.difference(present)):
+        raise UsageError(f"--round {name}: no result is of this round; there are {', '.join(present)}")
     parts = [part.lower() for part in accelerators]
     for part in parts:
-        if not any(_has(one, part) for one in results):
+        if not any(_has_accelerator(one, part) for one in results):
             known = sorted({one.family for one in results if one.family is not None})
-            raise UsageError(f"--accelerator {part}: no result has one; there are {', '.join(known) or 'none'}")
+            raise UsageError(
+                f"--accelerator {part}: no result has this accelerator; there are {', '.join(known) or 'none'}"
+            )
     for division in divisions:
         if division not in ("closed", "open"):
             raise UsageError(f"--division {division}: allowed is closed or open")
-    chosen, others = list[Result](), list(comparison.others)
+    selected, others = list[Result](), list(comparison.others)
     for one in results:
         of_round = not wanted or (one.round or OWN) in wanted
-        of_accelerator = not parts or any(_has(one, part) for part in parts)
+        of_accelerator = not parts or any(_has_accelerator(one, part) for part in parts)
         of_division = not divisions or one.division in divisions
-        (chosen if of_round and of_accelerator and of_division else others).append(one)
-    return replace(comparison, results=tuple(chosen), others=tuple(others))
+        (selected if of_round and of_accelerator and of_division else others).append(one)
+    return replace(comparison, results=tuple(selected), others=tuple(others))
 
 
-def _has(result: Result, part: str) -> bool:
+def _has_accelerator(result: Result, part: str) -> bool:
     return any(part in name.lower() for name in (result.accelerator, result.family) if name is not None)

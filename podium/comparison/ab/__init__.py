@@ -1,1 +1,1 @@
-"""Two systems, or two commits, held against each other: which is faster, and how sure that is."""
+"""A/B comparison of two systems or two commits: which one is faster, and how significant the difference is."""

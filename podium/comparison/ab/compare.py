@@ -1,4 +1,4 @@
-"""A/B comparison of two operands: whether they differ, by how much, in what settings, and what limits the verdict."""
+"""A/B comparison of two sides: whether they differ, by how much, in which settings, and what limits the verdict."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from podium.comparison.ab.operands import Difference, Side, differences, logged, unequal
-from podium.comparison.ab.significance import Fewer, Summary, Welch, compare, fewer, summary
+from podium.comparison.ab.operands import Difference, Side, differences, mixed_settings, settings_from_logs
+from podium.comparison.ab.significance import RcpTest, Summary, Welch, rcp_test, summarize, welch_test
 from podium.core.console import print_line, result_table, text_table
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, truncate
@@ -22,30 +22,32 @@ from podium.mllog.run import Run
 class Quantity:
     """One quantity of the runs that converged, on both sides."""
 
-    kind: str  # a key of KINDS
+    kind: str  # a key of QUANTITY_KINDS
     a: Summary
     b: Summary
-    test: Welch | str  # Welch's, or why there is none
+    test: Welch | str  # Welch's t-test, or the reason why there is none
 
 
 def verdict(a: str, b: str, quantities: Mapping[str, Quantity]) -> str:
-    """Whether one of the sides of these names is faster, and whether samples or throughput make it so."""
-    time, cause = quantities["seconds"].test, _cause(quantities)
+    """Return whether side `a` is faster than side `b`, and whether samples or throughput are the cause."""
+    time, cause = quantities["seconds"].test, _describe_cause(quantities)
     names = f"A ({a})", f"B ({b})"
     if isinstance(time, str):
         return f"Whether {names[0]} is faster than {names[1]} cannot be tested: {time}.{cause}"
     low, high = time.interval or (0.0, math.inf)
-    sure = f"{low:.3f} to {high:.3f} with 95% confidence, " if math.isfinite(high) else ""
-    takes = f"{time.ratio:.3f} times as long ({sure}{p_value(time.p)})"
+    confidence = f"{low:.3f} to {high:.3f} with 95% confidence, " if math.isfinite(high) else ""
+    takes = f"{time.ratio:.3f} times as long ({confidence}{format_p_value(time.p)})"
     if not time.significant:
-        none = f"No difference in time-to-train is shown between {names[0]} and {names[1]}"
-        return f"{none}: A takes {takes}. {_seen(time)}{cause}"
-    way = "faster" if time.ratio < 1 else "slower"
-    return f"{names[0]} is {way} than {names[1]}: it takes {takes}.{cause}"
+        return (
+            f"No significant difference in time-to-train between {names[0]} and {names[1]}: A takes {takes}. "
+            f"{_describe_detectable(time)}{cause}"
+        )
+    direction = "faster" if time.ratio < 1 else "slower"
+    return f"{names[0]} is {direction} than {names[1]}: it takes {takes}.{cause}"
 
 
-def p_value(p: float) -> str:
-    """Such as `p = 0.031` or `p = 6e-5`."""
+def format_p_value(p: float) -> str:
+    """Format a p-value, such as `p = 0.031` or `p = 6e-5`."""
     if p < 1e-99:
         return "p < 1e-99"
     if p < 1e-3:
@@ -54,86 +56,96 @@ def p_value(p: float) -> str:
     return f"p = {p:.2g}" if p < 0.995 else "p = 1.0"
 
 
-def _seen(test: Welch) -> str:
+def _describe_detectable(test: Welch) -> str:
     if test.detectable_ratio is None:
-        return "Even a hundredfold difference would rarely have been seen."
+        return "Even a hundredfold difference would rarely be detected by this number of runs."
     percent = 100 * (test.detectable_ratio - 1)
-    shown = f"{percent:,.0f}" if percent >= 10 else f"{percent:.2g}"
-    return f"A difference of {shown}% would have been seen in four of five such comparisons."
+    formatted = f"{percent:,.0f}" if percent >= 10 else f"{percent:.2g}"
+    return f"A difference of {formatted}% would be detected in four of five such comparisons."
 
 
-def _cause(quantities: Mapping[str, Quantity]) -> str:
+def _describe_cause(quantities: Mapping[str, Quantity]) -> str:
+    """Return a sentence on the two factors of the time: samples to the target and throughput."""
     parts = []
-    for kind, verb, what in (("samples", "needs", "samples"), ("sequences_per_second", "trains", "sequences a second")):
+    for kind, verb, what in (
+        ("samples", "needs", "samples"),
+        ("sequences_per_second", "trains", "sequences per second"),
+    ):
         test = quantities[kind].test
         if isinstance(test, Welch):
             more = "more" if test.ratio > 1 else "fewer"
-            words = f"significantly {more} {what}" if test.significant else f"as many {what}, as far as can be seen"
-            parts.append(f"{verb} {words} ({test.ratio:.3f}, {p_value(test.p)})")
+            if test.significant:
+                amount = f"significantly {more} {what}"
+            else:
+                amount = f"as many {what}, with no significant difference"
+            parts.append(f"{verb} {amount} ({test.ratio:.3f}, {format_p_value(test.p)})")
     return f" A {', and '.join(parts)}." if parts else ""
 
 
-FEW = 5  # runs of a side below which a t-test says little
-RECIPE = "recipe"  # a name for other settings, and no further thing that differs
-MOST_KEYS = 8  # settings that a warning names
+FEW_RUNS = 5  # a side with fewer runs gets a warning: a t-test has little power then
+RECIPE = "recipe"  # a name for a set of other settings, so that it is not counted as a further difference
+MAX_LISTED_KEYS = 8  # settings that a warning lists
 
 
 @dataclass(frozen=True)
-class Kind:
+class QuantityKind:
     """A quantity of runs that is compared."""
 
     title: str
     unit: str
-    of: Callable[[Run], float | None]
+    of: Callable[[Run], float | None]  # the value of a run; None if its log does not contain it
 
 
-# To the target: time, samples and, of both, throughput; it without evaluation, and without start-up, where known.
-KINDS: Mapping[str, Kind] = MappingProxyType(
+# Time, samples and throughput to the target; then throughput without evaluation, and without start-up.
+QUANTITY_KINDS: Mapping[str, QuantityKind] = MappingProxyType(
     {
-        "seconds": Kind("seconds", "s", lambda run: run.seconds),
-        "samples": Kind("samples", "", lambda run: run.samples),
-        "sequences_per_second": Kind("sequences/s", "/s", lambda run: run.rate),
-        "sequences_per_second_without_evaluation": Kind("in training", "/s", lambda run: run.training_rate),
-        "sequences_per_second_between_evaluations": Kind("steady", "/s", lambda run: run.steady_rate),
+        "seconds": QuantityKind("seconds", "s", lambda run: run.seconds),
+        "samples": QuantityKind("samples", "", lambda run: run.samples),
+        "sequences_per_second": QuantityKind("sequences/s", "/s", lambda run: run.rate),
+        "sequences_per_second_without_evaluation": QuantityKind("in training", "/s", lambda run: run.training_rate),
+        "sequences_per_second_between_evaluations": QuantityKind("steady", "/s", lambda run: run.steady_rate),
     }
 )
 
 
 @dataclass(frozen=True)
-class AB:
-    """A against B."""
+class ABComparison:
+    """The result of comparing side A with side B."""
 
     a: Side
     b: Side
     verdict: str
-    quantities: tuple[Quantity, ...]  # in the order of KINDS
-    a_fewer: Fewer | str  # the rules' test of A's samples, B being the reference; or why there is none
-    b_fewer: Fewer | str
-    differing: tuple[Difference, ...]  # settings and facts that the sides do not have in common
-    warnings: tuple[str, ...]  # what speaks against the verdict, a sentence each
+    quantities: tuple[Quantity, ...]  # in the order of QUANTITY_KINDS
+    # MLPerf's test of A's samples with B as the reference, or the reason why there is none.
+    a_rcp_test: RcpTest | str
+    b_rcp_test: RcpTest | str
+    differing: tuple[Difference, ...]  # settings and system properties in which the sides differ
+    warnings: tuple[str, ...]  # limits of the verdict, as sentence fragments
     notes: tuple[str, ...]
 
 
-def held_against(a: Side, b: Side) -> AB:
-    """Compare. UsageError where one side trained BERT-large and the other something smaller."""
+def compare_sides(a: Side, b: Side) -> ABComparison:
+    """Compare side A with side B. Raises UsageError if one of them trained BERT-large and the other another size."""
     if a.full_size != b.full_size:
         small, large = ("A", "B") if b.full_size else ("B", "A")
         raise UsageError(
-            f"--ab {a.asked!r} {b.asked!r}: {small} did not train BERT-large and {large} did: they cannot be compared"
+            f"--ab {a.operand!r} {b.operand!r}: {small} did not train BERT-large and {large} did: "
+            "they cannot be compared"
         )
-    quantities = tuple(_quantity(kind, a, b) for kind in KINDS)
+    quantities = tuple(_quantity(kind, a, b) for kind in QUANTITY_KINDS)
+    # A configuration and a log have different keys, so both sides' settings must be of the same kind.
     both = a.configured and b.configured
-    told = [side.settings if both else logged(side.runs) for side in (a, b)]
-    differing = differences({**told[0], **a.facts}, {**told[1], **b.facts})
-    return AB(
+    settings = [side.settings if both else settings_from_logs(side.runs) for side in (a, b)]
+    differing = differences({**settings[0], **a.facts}, {**settings[1], **b.facts})
+    return ABComparison(
         a,
         b,
         f"A ({a.name}) and B ({b.name}) are the same runs: there is nothing to compare."
-        if len(a.runs) == len(b.runs) == _in_common(a, b) > 0
+        if len(a.runs) == len(b.runs) == _count_common_runs(a, b) > 0
         else verdict(a.name, b.name, {quantity.kind: quantity for quantity in quantities}),
         quantities,
-        _fewer(a, b),
-        _fewer(b, a),
+        _rcp_test(a, b),
+        _rcp_test(b, a),
         differing,
         tuple(_warnings(a, b, quantities, differing)),
         tuple(_notes(a, b)),
@@ -141,26 +153,28 @@ def held_against(a: Side, b: Side) -> AB:
 
 
 def converged(side: Side) -> tuple[Run, ...]:
-    """The runs that are compared."""
+    """Return the runs of a side that reached the target; only these are compared."""
     return tuple(run for run in side.runs if run.converged)
 
 
 def _quantity(kind: str, a: Side, b: Side) -> Quantity:
-    values = [[value for run in converged(side) if (value := KINDS[kind].of(run)) is not None] for side in (a, b)]
-    summaries = summary(values[0]), summary(values[1])
-    return Quantity(kind, *summaries, compare(*summaries))
+    values = [
+        [value for run in converged(side) if (value := QUANTITY_KINDS[kind].of(run)) is not None] for side in (a, b)
+    ]
+    summaries = summarize(values[0]), summarize(values[1])
+    return Quantity(kind, *summaries, welch_test(*summaries))
 
 
-def _fewer(side: Side, reference: Side) -> Fewer | str:
-    """The rules' test, where all samples are known."""
+def _rcp_test(side: Side, reference: Side) -> RcpTest | str:
+    """Return MLPerf's test of a side's samples, or the reason why there is none."""
     samples = [[run.samples for run in converged(one) if run.samples is not None] for one in (side, reference)]
     if any(len(known) < len(converged(one)) for known, one in zip(samples, (side, reference), strict=True)):
-        return "not every log tells the samples to the target"
-    return fewer(samples[0], len(side.runs) - len(converged(side)), samples[1])
+        return "not every log has the samples to the target"
+    return rcp_test(samples[0], len(side.runs) - len(converged(side)), samples[1])
 
 
 def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Sequence[Difference]) -> Iterator[str]:
-    both = _in_common(a, b)
+    both = _count_common_runs(a, b)
     if both:
         yield f"{both} run{'s are' if both > 1 else ' is'} on both sides, where a test needs independent ones"
     for name, side in (("A", a), ("B", b)):
@@ -168,84 +182,89 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
         if left_out:
             all_runs = f"{left_out} of {name}'s {len(side.runs)} runs"
             yield f"{all_runs} did not reach the target and are left out, in {name}'s favour"
-        if runs < FEW:
-            yield f"{name} has few runs ({runs}): a test of so few sees nothing but large differences"
-        mixed = unequal({**side.settings, **side.facts})
+        if runs < FEW_RUNS:
+            yield f"{name} has few runs ({runs}): with these, a test detects only large differences"
+        mixed = mixed_settings({**side.settings, **side.facts})
         if mixed:
-            yield f"{name}'s runs are not of one setting: they differ in {format_list(mixed, MOST_KEYS)}"
+            yield f"{name}'s runs do not have the same settings: they differ in {format_list(mixed, MAX_LISTED_KEYS)}"
     for quantity in quantities:
         for name, side, found in (("A", a, quantity.a), ("B", b, quantity.b)):
             if 0 < found.n < len(converged(side)):
-                yield f"{KINDS[quantity.kind].title}: known of {found.n} of {name}'s {len(converged(side))} runs"
+                title = QUANTITY_KINDS[quantity.kind].title
+                yield f"{title}: known of {found.n} of {name}'s {len(converged(side))} runs"
             if quantity.kind == "samples" and found.n > 1 and found.sd == 0:
                 yield (
                     f"all runs of {name} need the same {found.mean:,.0f} samples: evaluations are too far apart to "
-                    "show how they spread"
+                    "measure their spread"
                 )
-    things = [one.key for one in differing if one.key != RECIPE]
-    if len(things) > 1:
-        keys = format_list(things, MOST_KEYS)
-        yield f"the sides differ in {len(things)} things, and the test does not tell which of them it is: {keys}"
+    keys = [one.key for one in differing if one.key != RECIPE]
+    if len(keys) > 1:
+        yield (
+            f"the sides differ in {len(keys)} settings, and the test cannot separate their effects: "
+            f"{format_list(keys, MAX_LISTED_KEYS)}"
+        )
 
 
 def _notes(a: Side, b: Side) -> Iterator[str]:
     sides = (("A", a), ("B", b))
     unknown = [name for name, side in sides if not side.configured]
     if len(unknown) == 1:
-        yield f"settings are compared by what the logs tell of them: {unknown[0]}'s configuration is not known"
+        yield f"the settings in the logs are compared: {unknown[0]}'s configuration is not known"
     yield from (f"{name}: {note}" for name, side in sides for note in side.notes)
 
 
-def _in_common(a: Side, b: Side) -> int:
-    """How many of A's runs are B's too: of one log, or as long to the millisecond and of as many samples."""
+def _count_common_runs(a: Side, b: Side) -> int:
+    """Count A's runs that are also B's: with the same log, or the same seconds (to 1 ms) and samples."""
     digests = {run.digest for run in b.runs}
-    prints = {(run.seconds, run.samples) for run in converged(b)}
-    return sum(run.digest in digests or (run.converged and (run.seconds, run.samples) in prints) for run in a.runs)
+    fingerprints = {(run.seconds, run.samples) for run in converged(b)}
+    return sum(
+        run.digest in digests or (run.converged and (run.seconds, run.samples) in fingerprints) for run in a.runs
+    )
 
 
-MOST_DIFFERENCES = 24  # that are shown; as JSON there are all
-# Quantities whose titles do not tell what they are.
-EXPLAINED = {
+MAX_DIFFERENCES = 24  # in the terminal; the JSON has all of them
+# Explanations of the titles of QUANTITY_KINDS that need one.
+EXPLANATIONS = {
     "sequences_per_second_without_evaluation": "in training: sequences/s without the time in evaluation",
     "sequences_per_second_between_evaluations": "steady: sequences/s from the first to the last evaluation",
 }
-LONGEST_VALUE = 60  # characters of a setting's value that are shown
+MAX_VALUE_LENGTH = 60  # characters of a setting's value in the terminal
 
 
-def as_json(ab: AB) -> dict[str, Any]:
-    """One object; null for what is not known, and never NaN."""
+def as_json(ab: ABComparison) -> dict[str, Any]:
+    """Return the comparison as one JSON object; unknown values are null, never NaN."""
     return {
         "verdict": ab.verdict,
         "a": _side_json(ab.a),
         "b": _side_json(ab.b),
         "quantities": {one.kind: _quantity_json(one) for one in ab.quantities},
-        "rcp_test": {"a_needs_fewer": _fewer_json(ab.a_fewer), "b_needs_fewer": _fewer_json(ab.b_fewer)},
+        "rcp_test": {"a_needs_fewer": _rcp_test_json(ab.a_rcp_test), "b_needs_fewer": _rcp_test_json(ab.b_rcp_test)},
         "differing": [asdict(one) for one in ab.differing],
         "warnings": list(ab.warnings),
         "notes": list(ab.notes),
     }
 
 
-def print_ab(console: Console, ab: AB) -> None:
-    """The verdict, the quantities, the rules' own test, what differs, and warnings last."""
+def print_ab(console: Console, ab: ABComparison) -> None:
+    """Print the verdict, the quantities, MLPerf's test, the differing settings, warnings and notes."""
     print_line(console, ab.verdict, style="bold")
     console.print(_table(ab))
     print_line(console, "A/B: ratio of means, 95% interval (Fieller); p: Welch's t-test, two-sided", style="dim")
     for one in ab.quantities:
-        if one.kind in EXPLAINED and one.a.n + one.b.n:
-            print_line(console, EXPLAINED[one.kind], style="dim")
-    print_line(console, _rules(ab))
+        if one.kind in EXPLANATIONS and one.a.n + one.b.n:
+            print_line(console, EXPLANATIONS[one.kind], style="dim")
+    print_line(console, _describe_rcp_test(ab))
     if ab.differing:
         console.print(_differences(ab.differing))
     else:
-        print_line(console, "No setting that is known differs.")
+        print_line(console, "No known setting differs.")
     for warning in ab.warnings:
         print_line(console, f"! {warning}", style="yellow")
     for note in ab.notes:
         print_line(console, note)
 
 
-def _table(ab: AB) -> Table:
+def _table(ab: ABComparison) -> Table:
     table = result_table(None, [""], ["", "n", "mean", "sd", "median", "A/B", "p"])
     for quantity in ab.quantities:
         if quantity.a.n == quantity.b.n == 0:
@@ -257,57 +276,58 @@ def _table(ab: AB) -> Table:
             ends = "no interval" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
             ratio = f"{quantity.test.ratio:.3f} ({ends})"
             style = "bold" if quantity.test.significant else ""
-            p = Text(p_value(quantity.test.p).removeprefix("p ").removeprefix("= "), style=style)
-        table.add_row(KINDS[quantity.kind].title, "A", *_cells(quantity.a, ab.a, scale), ratio, p)
-        table.add_row("", "B", *_cells(quantity.b, ab.b, scale), "", "")
+            p = Text(format_p_value(quantity.test.p).removeprefix("p ").removeprefix("= "), style=style)
+        table.add_row(QUANTITY_KINDS[quantity.kind].title, "A", *_summary_cells(quantity.a, ab.a, scale), ratio, p)
+        table.add_row("", "B", *_summary_cells(quantity.b, ab.b, scale), "", "")
     return table
 
 
-def _cells(one: Summary, side: Side, scale: float) -> list[str]:
-    """n, mean, standard deviation and median."""
+def _summary_cells(one: Summary, side: Side, scale: float) -> list[str]:
+    """Format n, mean, standard deviation and median."""
     runs = len(side.runs)
     n = f"{one.n}" if one.n == runs else f"{one.n} of {runs}"
-    return [n, *("–" if value is None else _number(value, scale) for value in (one.mean, one.sd, one.median))]
+    return [n, *("–" if value is None else _format_number(value, scale) for value in (one.mean, one.sd, one.median))]
 
 
-def _number(value: float, scale: float) -> str:
-    """With as many decimals as a mean of that size has."""
+def _format_number(value: float, scale: float) -> str:
+    """Format a value with the number of decimals that suits a mean of size `scale`."""
     size = abs(scale)
     return f"{value:.3e}" if size >= 1e12 else f"{value:,.{0 if size >= 1e4 else 1 if size >= 1e3 else 2}f}"
 
 
-def _rules(ab: AB) -> str:
-    """What the rules' test says of the side that needs fewer samples."""
-    tests = {"A": ab.a_fewer, "B": ab.b_fewer}
-    found = {name: test for name, test in tests.items() if isinstance(test, Fewer) and test.mean <= test.reference}
+def _describe_rcp_test(ab: ABComparison) -> str:
+    """Return a sentence on MLPerf's test of the side that needs fewer samples."""
+    tests = {"A": ab.a_rcp_test, "B": ab.b_rcp_test}
+    found = {name: test for name, test in tests.items() if isinstance(test, RcpTest) and test.mean <= test.reference}
     if not found:
-        words = next((test for test in tests.values() if isinstance(test, str)), "neither side needs fewer")
-        return f"MLPerf's own test of the samples (olympic, pooled, one-sided): none, as {words}."
+        reason = next((test for test in tests.values() if isinstance(test, str)), "neither side needs fewer")
+        return f"MLPerf's test of the samples (olympic, pooled, one-sided): none, since {reason}."
     name, test = next(iter(found.items()))
     other = "B" if name == "A" else "A"
-    words = "significantly fewer" if test.significant else "not significantly fewer"
+    amount = "significantly fewer" if test.significant else "not significantly fewer"
+    p = format_p_value(test.p)
     return (
-        f"MLPerf's own test of the samples (olympic, pooled, one-sided): {name} needs {words} than {other}, "
-        f"{test.mean:,.0f} against {test.reference:,.0f} ({p_value(test.p)}; significant below {test.least:,.0f})."
+        f"MLPerf's test of the samples (olympic, pooled, one-sided): {name} needs {amount} than {other}, "
+        f"{test.mean:,.0f} against {test.reference:,.0f} ({p}; significant below {test.least:,.0f})."
     )
 
 
 def _differences(differing: tuple[Difference, ...]) -> Table:
     table = text_table("differs", "A", "B", no_wrap="differs")
-    for one in differing[:MOST_DIFFERENCES]:
-        table.add_row(Text(printable(one.key)), *(Text(_values(values)) for values in (one.a, one.b)))
-    if len(differing) > MOST_DIFFERENCES:
-        table.add_row(f"and {len(differing) - MOST_DIFFERENCES:,} more", "", "")
+    for one in differing[:MAX_DIFFERENCES]:
+        table.add_row(Text(printable(one.key)), *(Text(_format_values(values)) for values in (one.a, one.b)))
+    if len(differing) > MAX_DIFFERENCES:
+        table.add_row(f"and {len(differing) - MAX_DIFFERENCES:,} more", "", "")
     return table
 
 
-def _values(values: tuple[str, ...]) -> str:
-    return truncate(printable(", ".join(values)), LONGEST_VALUE)
+def _format_values(values: tuple[str, ...]) -> str:
+    return truncate(printable(", ".join(values)), MAX_VALUE_LENGTH)
 
 
 def _side_json(side: Side) -> dict[str, Any]:
     return {
-        "asked": side.asked,
+        "asked": side.operand,
         "name": side.name,
         "runs": len(side.runs),
         "converged": len(converged(side)),
@@ -320,7 +340,7 @@ def _side_json(side: Side) -> dict[str, Any]:
 def _quantity_json(one: Quantity) -> dict[str, Any]:
     found = one.test if isinstance(one.test, Welch) else None
     return {
-        "unit": KINDS[one.kind].unit,
+        "unit": QUANTITY_KINDS[one.kind].unit,
         "a": asdict(one.a),
         "b": asdict(one.b),
         "welch": None if found is None else {**asdict(found), "significant": found.significant},
@@ -328,7 +348,7 @@ def _quantity_json(one: Quantity) -> dict[str, Any]:
     }
 
 
-def _fewer_json(found: Fewer | str) -> dict[str, Any]:
+def _rcp_test_json(found: RcpTest | str) -> dict[str, Any]:
     if isinstance(found, str):
         return {"p": None, "untested": found}
     return {**asdict(found), "significant": found.significant, "untested": None}

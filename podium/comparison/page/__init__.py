@@ -1,1 +1,1 @@
-"""The page of a comparison, and its pictures."""
+"""The HTML page of a comparison, with its charts and tables."""

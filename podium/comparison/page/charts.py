@@ -15,78 +15,84 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from benchmarks.bert.rules import TARGET_ACCURACY
-from podium.comparison.page.families import OTHERS, Families, best_at_each_size, family_of, rate_of, size_of
-from podium.comparison.page.labels import told
-from podium.comparison.result import Result, known_mean
+from podium.comparison.page.families import OTHERS, Families, family_of, fastest_at_each_size, rate_of, size_of
+from podium.comparison.page.labels import tooltip
+from podium.comparison.result import Result, mean_if_all_known
 from podium.core.text import label
 from podium.html.chart import BASE, SERIES, Canvas, Chart, series_style
 
-LEGEND_ROW = 0.19  # inches
-LIGHT = 0.5  # of the inside of points, so that those that cover one another are told apart
-# Between the points of two families of one size, and between the middle and the outermost of many.
-STEP, REACH = 1.05, 1.2
-MARGIN = 1.3  # by which a logarithmic axis goes on beyond its values
+LEGEND_ROW_INCHES = 0.19
+MARKER_FILL_ALPHA = 0.5  # so that points that cover one another can be distinguished
+# Horizontal factors on the logarithmic axis: between neighbouring families of one size, and from the middle to the
+# outermost family.
+OFFSET_STEP, MAX_OFFSET = 1.05, 1.2
+AXIS_MARGIN = 1.3  # factor by which a logarithmic axis extends beyond its values
 
 
 def time_chart(families: Families) -> Chart:
-    """Minutes by number of accelerators; a line joins the best of each size."""
-    return _by_size(
+    """Return the chart of minutes to train by number of accelerators; lines connect the best of each size."""
+    return _chart_by_size(
         families,
-        lambda result: result.counted_minutes(),
+        lambda result: result.ranking_minutes(),
         "minutes to train",
         lines=True,
         title="Time to train by number of accelerators",
-        caption="Every result is a point; a line joins the fastest of the closed division at each size. Where families "
-        "meet, their points stand side by side. Hollow points are of the open division, stars are your own results. "
-        "Scores are as they count: scaled where the rules scale them.",
+        caption="Every result is a point; a line connects the fastest of the closed division at each size. Points of "
+        "families with the same size are drawn side by side. Hollow points are of the open division, stars are your "
+        "own results. Scores are the official ones: scaled where the rules scale them.",
     )
 
 
 def throughput_chart(families: Families) -> Chart:
-    """Sequences/s of an accelerator by their number."""
-    return _by_size(
+    """Return the chart of sequences/s per accelerator by number of accelerators."""
+    return _chart_by_size(
         families,
         rate_of,
         "sequences/s per accelerator",
         lines=False,
         title="Throughput of an accelerator by number of accelerators",
-        caption="Samples to the target by the time taken, evaluation included, per accelerator. Where systems scale "
-        "without loss, the points of a family lie on one level.",
+        caption="Samples to the target divided by time, evaluation included, per accelerator. If systems scale "
+        "linearly, the points of a family are at the same height.",
     )
 
 
-def _by_size(
+def _chart_by_size(
     families: Families, value: Callable[[Result], float | None], label: str, lines: bool, title: str, caption: str
 ) -> Chart:
-    """A chart of what results have by number of accelerators; both axes are logarithmic."""
+    """Return a chart of a value of results by number of accelerators; both axes are logarithmic."""
 
-    beside = _side_by_side(families)
+    offsets = _side_offsets(families)
 
     def draw(canvas: Canvas) -> None:
         handles: dict[str, Artist] = {}
 
         def points(name: str, results: Sequence[Result], marker: str, colour: str, **style: Any) -> None:
-            """Draws the results that have a value, by size."""
+            """Draw the results that have a value, by size."""
             placed = [(point, result) for result in results if (point := _point(result, value)) is not None]
             if not placed:
                 return
             placed.sort(key=lambda one: (one[0], one[1].name))
             (drawn,) = canvas.axes.plot(
-                [point[0] * beside[point[0], families.series_of(result)] for point, result in placed],
+                [point[0] * offsets[point[0], families.series_of(result)] for point, result in placed],
                 [point[1] for point, _ in placed],
                 marker=marker,
                 markeredgewidth=1.0,
                 linestyle="none",
-                **{"markersize": 6.0, "markerfacecolor": (colour, LIGHT), "markeredgecolor": colour, **style},
+                **{
+                    "markersize": 6.0,
+                    "markerfacecolor": (colour, MARKER_FILL_ALPHA),
+                    "markeredgecolor": colour,
+                    **style,
+                },
             )
-            canvas.tell(drawn, [told(result) for _, result in placed])
+            canvas.tell(drawn, [tooltip(result) for _, result in placed])
             handles.setdefault(name, drawn)
 
         for name, results in families.by_name.items():
             style = series_style(families.series[name])
-            best = [point for one in best_at_each_size(results) if (point := _point(one, value)) is not None]
+            best = [point for one in fastest_at_each_size(results) if (point := _point(one, value)) is not None]
             if lines and name != OTHERS and len(best) > 1:
-                sizes = [size * beside[size, families.series[name]] for size, _ in best]
+                sizes = [size * offsets[size, families.series[name]] for size, _ in best]
                 values = [number for _, number in best]
                 canvas.axes.plot(sizes, values, color=style["color"], linestyle=style["linestyle"])
             published = [one for one in results if not one.own]
@@ -98,8 +104,8 @@ def _by_size(
             colour = series_style(families.series_of(one))["color"]
             points("your own", [one], "*", colour, markersize=13, markeredgecolor=BASE["ink"].light)
         drawn = [point for result in families.results if (point := _point(result, value)) is not None]
-        _logarithmic(canvas.axes, "x", [size for size, _ in drawn], 6 if canvas.narrow else 14, base=2)
-        _logarithmic(canvas.axes, "y", [number for _, number in drawn], 12, base=10)
+        _set_log_axis(canvas.axes, "x", [size for size, _ in drawn], 6 if canvas.narrow else 14, base=2)
+        _set_log_axis(canvas.axes, "y", [number for _, number in drawn], 12, base=10)
         canvas.axes.set_xlabel("accelerators")
         canvas.axes.set_ylabel(label)
         canvas.legend(list(handles.values()), list(handles))
@@ -109,32 +115,33 @@ def _by_size(
         title,
         caption,
         draw,
-        height=4.4 + LEGEND_ROW * math.ceil(labels / 4),
-        narrow_height=3.8 + LEGEND_ROW * math.ceil(labels / 2),
+        height=4.4 + LEGEND_ROW_INCHES * math.ceil(labels / 4),
+        narrow_height=3.8 + LEGEND_ROW_INCHES * math.ceil(labels / 2),
     )
 
 
 def _point(result: Result, value: Callable[[Result], float | None]) -> tuple[int, float] | None:
+    """Return the size and the value of a result; None if one of them is unknown."""
     size, number = size_of(result), value(result)
     return None if size is None or number is None else (size, number)
 
 
-def _side_by_side(families: Families) -> dict[tuple[int, int], float]:
-    """By size and series the factor that moves a point to the side, so that families do not cover one another."""
+def _side_offsets(families: Families) -> dict[tuple[int, int], float]:
+    """Return the horizontal factor of each (size, series), so that families of one size do not cover one another."""
     present: dict[int, set[int]] = {}
     for result in families.results:
         present.setdefault(size_of(result) or 0, set()).add(families.series_of(result))
     factors = {}
-    for size, there in present.items():
-        middle = (len(there) - 1) / 2
-        step = min(STEP, REACH ** (1 / max(middle, 1)))
-        factors.update({(size, series): step ** (at - middle) for at, series in enumerate(sorted(there))})
+    for size, series_of_size in present.items():
+        middle = (len(series_of_size) - 1) / 2
+        step = min(OFFSET_STEP, MAX_OFFSET ** (1 / max(middle, 1)))
+        factors.update({(size, series): step ** (at - middle) for at, series in enumerate(sorted(series_of_size))})
     return factors
 
 
-def _logarithmic(axes: Axes, axis: str, values: Sequence[float], most: int, base: int) -> None:
-    """A logarithmic axis around the values, with at most `most` ticks, all at numbers that are easily read."""
-    low, high = min(values) / MARGIN, max(values) * MARGIN
+def _set_log_axis(axes: Axes, axis: str, values: Sequence[float], most: int, base: int) -> None:
+    """Make an axis logarithmic, with limits around the values and at most `most` ticks at round numbers."""
+    low, high = min(values) / AXIS_MARGIN, max(values) * AXIS_MARGIN
     axes.set(**{f"{axis}scale": "log", f"{axis}lim": (low, high)})
     drawn = axes.xaxis if axis == "x" else axes.yaxis
     drawn.set_minor_locator(NullLocator())
@@ -143,11 +150,14 @@ def _logarithmic(axes: Axes, axis: str, values: Sequence[float], most: int, base
 
 
 def ticks(low: float, high: float, most: int, base: int) -> list[float]:
-    """Powers of 2 between two positive numbers, or those of 10 with twice and five times each, thinned to `most`."""
+    """Return at most `most` ticks between two positive numbers: powers of 2, or of 10 with their multiples by 2 and 5.
+
+    With too many ticks, fewer multiples are used, and then only every second, third, … power.
+    """
     first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
-    for every in range(1, last - first + 2):
-        for multiples in ((1, 2, 5), (1, 3), (1,)) if base == 10 and every == 1 else ((1,),):
-            powers = [float(base) ** power for power in range(first, last + 1) if power % every == 0]
+    for power_step in range(1, last - first + 2):
+        for multiples in ((1, 2, 5), (1, 3), (1,)) if base == 10 and power_step == 1 else ((1,),):
+            powers = [float(base) ** power for power in range(first, last + 1) if power % power_step == 0]
             found = [tick for power in powers for multiple in multiples if low <= (tick := multiple * power) <= high]
             if len(found) <= most:
                 return found
@@ -155,7 +165,7 @@ def ticks(low: float, high: float, most: int, base: int) -> list[float]:
 
 
 def best_rates_chart(results: Sequence[Result]) -> Chart:
-    """Of the results with a rate, one a family, the highest on top: what an accelerator does, and of what it could."""
+    """Return the chart of sequences/s per accelerator and its share of the peak: a bar for each result, by rate."""
     ordered = sorted(results, key=lambda one: (-(rate_of(one) or 0.0), one.name))
     highest = max((rate_of(one) or 0.0 for one in ordered), default=1.0)
 
@@ -164,7 +174,7 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             rate = rate_of(result) or 0.0
             colour = SERIES[1 if result.own else 0].light
             (bar,) = canvas.axes.barh([row], [rate], height=0.62, color=colour)
-            canvas.tell(bar, [told(result)])
+            canvas.tell(bar, [tooltip(result)])
             part = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
             canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center")
         canvas.rows([label(one.short_name if one.own else family_of(one), 24) for one in ordered])
@@ -173,50 +183,52 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
 
     return Chart(
         "Highest throughput of each family",
-        "Of each kind of accelerator the published result with the most sequences/s per accelerator, evaluation "
-        "included, and its share of the peak where that is known.",
+        "The published result with the most sequences/s per accelerator of each kind of accelerator, evaluation "
+        "included, and its share of the accelerator's peak if that is known.",
         draw,
         height=0.9 + 0.3 * len(ordered),
         narrow_height=0.9 + 0.3 * len(ordered),
     )
 
 
-POSITIONS = 24
-MOST_SAMPLES = 1e10  # which a run can train on
+CURVE_POSITIONS = 24
+MAX_SAMPLES = 1e10  # evaluations after more samples are errors of a log, and are not drawn
 MILLION = 1e6
 NEAR_TARGET = TARGET_ACCURACY - 0.02
 Array = NDArray[np.float64]
 
 
-def accuracies(result: Result) -> tuple[Array, Array] | None:
-    """Numbers of samples [POSITIONS], and the accuracy of each run there [runs, POSITIONS], linear between evaluations.
+def accuracy_curves(result: Result) -> tuple[Array, Array] | None:
+    """Return positions in samples [CURVE_POSITIONS] and the runs' accuracies there [runs, CURVE_POSITIONS].
 
-    A run that is at its end keeps its last accuracy. Evaluations that no run can have, or that do not count samples,
-    are left out, and so are runs with fewer than two others; None where all are.
+    Accuracies are interpolated linearly between evaluations, and constant after the last one. Evaluations without a
+    plausible number of samples are left out, as are runs with fewer than two evaluations. None if no run is left.
     """
     curves = []
     for run in result.runs:
         by_samples = {
             point.samples: point.accuracy
             for point in run.points
-            if point.samples is not None and point.samples <= MOST_SAMPLES
+            if point.samples is not None and point.samples <= MAX_SAMPLES
         }
         if len(by_samples) >= 2:
             curves.append(np.array(sorted(by_samples.items())))
     if not curves:
         return None
-    positions = np.linspace(max(curve[0, 0] for curve in curves), max(curve[-1, 0] for curve in curves), POSITIONS)
+    positions = np.linspace(
+        max(curve[0, 0] for curve in curves), max(curve[-1, 0] for curve in curves), CURVE_POSITIONS
+    )
     return positions, np.array([np.interp(positions, curve[:, 0], curve[:, 1]) for curve in curves])
 
 
-def curves_chart(results: Sequence[Result], closely: bool) -> Chart:
-    """Of results whose `accuracies` are known; `closely`: only what is near the target."""
+def curves_chart(results: Sequence[Result], zoomed: bool) -> Chart:
+    """Return the chart of accuracy by samples, of results with `accuracy_curves`; `zoomed`: only near the target."""
 
     def draw(canvas: Canvas) -> None:
-        floor = NEAR_TARGET if closely else 0.0
+        floor = NEAR_TARGET if zoomed else 0.0
         lines, lows, highs = [], [], []
         for number, result in enumerate(results):
-            known = accuracies(result)
+            known = accuracy_curves(result)
             assert known is not None, "only results whose evaluations count samples have a curve"
             positions, values = known
             median, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
@@ -225,59 +237,59 @@ def curves_chart(results: Sequence[Result], closely: bool) -> Chart:
             canvas.axes.plot(
                 positions / MILLION, median, color=style["color"], linestyle=style["linestyle"], linewidth=width
             )
-            seen = median >= floor
+            visible = median >= floor
             (points,) = canvas.axes.plot(
-                positions[seen] / MILLION, median[seen], style["marker"], color=style["color"], markersize=4
+                positions[visible] / MILLION, median[visible], style["marker"], color=style["color"], markersize=4
             )
-            at_points = zip(positions[seen], median[seen], low[seen], high[seen], strict=True)
+            at_points = zip(positions[visible], median[visible], low[visible], high[visible], strict=True)
             texts = [
                 f"after {at:,.0f} samples: {mid:.4f} ({least:.4f} to {most:.4f})" for at, mid, least, most in at_points
             ]
-            canvas.tell(points, [told(result, text) for text in texts])
+            canvas.tell(points, [tooltip(result, text) for text in texts])
             lines.append(Line2D([], [], **style, linewidth=width, markersize=5))
             lows.append(float(low.min()))
             highs.append(float(high.max()))
         canvas.axes.axhline(TARGET_ACCURACY, color=BASE["ink"].light, linewidth=1, linestyle="--")
-        top, bottom = max(*highs, TARGET_ACCURACY), floor if closely else max(min(*lows, TARGET_ACCURACY), 0.0)
+        top, bottom = max(*highs, TARGET_ACCURACY), floor if zoomed else max(min(*lows, TARGET_ACCURACY), 0.0)
         margin = max(0.04 * (top - bottom), 1e-3)
-        canvas.axes.set_ylim(bottom if closely else bottom - margin, top + margin)
+        canvas.axes.set_ylim(bottom if zoomed else bottom - margin, top + margin)
         canvas.axes.set_xlabel("million samples")
         canvas.axes.set_ylabel("masked-LM accuracy")
         canvas.legend(lines, [result.short_name for result in results], columns=2, narrow=1)
 
     return Chart(
-        "The last part, near the target" if closely else "Accuracy by samples trained on",
+        "The last part, near the target" if zoomed else "Accuracy by samples trained on",
         f"The median of each result's runs, and the band from their lowest to their highest. The dashed line is the "
         f"target, {TARGET_ACCURACY:.3f}. A run that has reached it keeps its last accuracy.",
         draw,
-        height=4.2 + LEGEND_ROW * -(-len(results) // 2),
-        narrow_height=3.8 + LEGEND_ROW * len(results),
+        height=4.2 + LEGEND_ROW_INCHES * -(-len(results) // 2),
+        narrow_height=3.8 + LEGEND_ROW_INCHES * len(results),
     )
 
 
-KINDS = ("starting", "training", "training and evaluation", "evaluation", "closing")
-COLOURS = (SERIES[1].light, SERIES[0].light, SERIES[4].light, SERIES[2].light, BASE["quiet"].light)
+PHASES = ("starting", "training", "training and evaluation", "evaluation", "closing")
+PHASE_COLOURS = (SERIES[1].light, SERIES[0].light, SERIES[4].light, SERIES[2].light, BASE["quiet"].light)
 
 
 @dataclass(frozen=True)
-class TimeSpent:
-    """Means of a result's runs that converged, in seconds; None is not known."""
+class PhaseTimes:
+    """Mean phase times of a result's converged runs, in seconds; None is unknown."""
 
     seconds: float  # from run_start to run_stop
-    initialisation: float | None  # before run_start, outside of the time that counts
-    # What was lost at the start: by how much the first evaluation was late, by the pace that followed.
+    initialisation: float | None  # before run_start, not part of the measured time
+    # Delay of the first evaluation, compared with the pace of the rest of the run.
     starting: float | None
     evaluation: float | None
     closing: float | None  # from the evaluation that reached the target to run_stop
 
     @property
     def training(self) -> float | None:
-        """What is left, where evaluation is known."""
+        """The time that is not in another phase; None if the time of evaluation is unknown."""
         return None if self.evaluation is None else self.parts[1]
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """Seconds by KINDS; their sum is no less than `seconds`."""
+        """Seconds in the order of PHASES; their sum is at least `seconds`."""
         starting, closing = (max(part or 0.0, 0.0) for part in (self.starting, self.closing))
         rest = max(self.seconds - starting - closing, 0.0)
         if self.evaluation is None:
@@ -285,29 +297,29 @@ class TimeSpent:
         return starting, max(rest - self.evaluation, 0.0), 0.0, min(self.evaluation, rest), closing
 
 
-def time_spent(result: Result) -> TimeSpent | None:
-    """None where no run converged."""
+def phase_times(result: Result) -> PhaseTimes | None:
+    """Return the mean phase times of a result; None if no run converged."""
     runs = result.converged
     if not runs:
         return None
-    return TimeSpent(
+    return PhaseTimes(
         mean(run.seconds for run in runs if run.seconds is not None),
-        known_mean([run.init_seconds for run in runs]),
+        mean_if_all_known([run.init_seconds for run in runs]),
         result.startup_seconds,
-        known_mean([run.evaluating_seconds for run in runs]),
-        known_mean([run.closing_seconds for run in runs]),
+        mean_if_all_known([run.evaluating_seconds for run in runs]),
+        mean_if_all_known([run.closing_seconds for run in runs]),
     )
 
 
-def time_spent_chart(results: Sequence[Result]) -> Chart:
-    """Of results of which a run converged: shares of the time that counts, a bar each, the first on top."""
+def phase_times_chart(results: Sequence[Result]) -> Chart:
+    """Return the chart of phase times as shares of the run: a bar for each result with a converged run."""
 
     def draw(canvas: Canvas) -> None:
         for row, result in enumerate(results):
-            spent = time_spent(result)
+            spent = phase_times(result)
             assert spent is not None, "only results with runs that converged have a bar"
             left = 0.0
-            for kind, colour, seconds in zip(KINDS, COLOURS, spent.parts, strict=True):
+            for kind, colour, seconds in zip(PHASES, PHASE_COLOURS, spent.parts, strict=True):
                 if seconds <= 0:
                     continue
                 width = 100 * seconds / sum(spent.parts)
@@ -318,21 +330,21 @@ def time_spent_chart(results: Sequence[Result]) -> Chart:
         canvas.rows([label(result.short_name, longest) for result in results])
         canvas.axes.set_xlim(0, 100)
         canvas.axes.set_xlabel("% of a run's time")
-        canvas.legend([Patch(color=colour) for colour in COLOURS], KINDS, columns=3, narrow=1)
+        canvas.legend([Patch(color=colour) for colour in PHASE_COLOURS], PHASES, columns=3, narrow=1)
 
     return Chart(
         "Shares of a run's time",
-        "Means of the runs that converged. Starting is by how much the first evaluation was later than the pace of the "
-        "rest of the run would have it. Most logs do not tell when evaluation began and ended: there it is not told "
-        "apart from training.",
+        "Means of the runs that converged. Starting is the delay of the first evaluation, compared with the pace of "
+        "the rest of the run. Most logs do not contain the start and end of evaluations: then evaluation is shown "
+        "together with training.",
         draw,
         height=1.4 + 0.3 * len(results),
         narrow_height=2.1 + 0.3 * len(results),
     )
 
 
-def _time_label(result: Result, spent: TimeSpent, kind: str, seconds: float) -> str:
+def _time_label(result: Result, spent: PhaseTimes, kind: str, seconds: float) -> str:
     lines = [f"{kind}: {seconds:,.1f} s of {spent.seconds:,.1f} s, {100 * seconds / spent.seconds:.1f} %"]
     if spent.initialisation is not None:
         lines.append(f"initialisation, before the clock: {spent.initialisation:,.1f} s")
-    return told(result, *lines)
+    return tooltip(result, *lines)

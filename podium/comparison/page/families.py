@@ -1,4 +1,4 @@
-"""Families of results that share a chart series: by accelerator, best first, and the position of each result."""
+"""Families of results: groups by kind of accelerator, each of which is a series of the charts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,21 +9,22 @@ from podium.comparison.result import Result
 
 UNKNOWN = "unknown accelerator"
 CPUS = "CPUs only, by nodes"
-MOST = 16  # families that have a line of their own in a chart
+MAX_FAMILIES = 16  # series of a chart; with more families the last one is OTHERS
 OTHERS = "all others"
-# Minutes and sequences/s that are drawn: what is beyond is an error of its log, and leaves no room for the others.
-LEAST, GREATEST = 1e-6, 1e9
+# Range of minutes and sequences/s that are drawn. Values beyond it are errors of a log, and would stretch the axis so
+# far that the other results could not be distinguished.
+MIN_DRAWN, MAX_DRAWN = 1e-6, 1e9
 
 
 def family_of(result: Result) -> str:
-    """The accelerator's usual name; what the results without accelerators are called."""
+    """Return the accelerator's usual name, or CPUS for a result without accelerators."""
     if result.accelerators == 0:
         return CPUS
     return result.family or UNKNOWN
 
 
 def size_of(result: Result) -> int | None:
-    """Accelerators, or nodes of a system without; None where it is not known."""
+    """Return the number of accelerators, or of nodes of a system without accelerators; None if it is unknown."""
     return (result.nodes or None) if result.accelerators == 0 else result.accelerators
 
 
@@ -35,10 +36,10 @@ class Families:
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[Result, ...]]:
-        """Those with most results first; from the number MOST on they are one."""
+        """Results by family, the families with the most results first; those beyond MAX_FAMILIES are merged."""
         counted = Counter(family_of(result) for result in self.results)
         names = sorted(counted, key=lambda name: (-counted[name], name))
-        own = names if len(names) <= MOST else names[: MOST - 1]
+        own = names if len(names) <= MAX_FAMILIES else names[: MAX_FAMILIES - 1]
         found: dict[str, list[Result]] = {name: [] for name in own}
         for result in self.results:
             name = family_of(result)
@@ -47,7 +48,7 @@ class Families:
 
     @property
     def published(self) -> Mapping[str, tuple[Result, ...]]:
-        """Every family without one's own results: those of the closed division, or all where it has none."""
+        """Published results of every family: those of the closed division, or all if it has none of these."""
         found: dict[str, list[Result]] = {}
         for result in [one for results in self.by_name.values() for one in results if not one.own]:
             found.setdefault(family_of(result), []).append(result)
@@ -58,42 +59,46 @@ class Families:
 
     @cached_property
     def series(self) -> Mapping[str, int]:
-        """The number of each family's colour and marker."""
+        """Index of each family's colour and marker."""
         return {name: number for number, name in enumerate(self.by_name)}
 
     def series_of(self, result: Result) -> int:
+        """Return the index of the series that a result belongs to."""
         return self.series.get(family_of(result), len(self.series) - 1)
 
 
-def families_of(results: Sequence[Result]) -> Families:
-    """Of those that trained BERT-large in a time, on a number of accelerators, that is known and can be."""
+def group_by_family(results: Sequence[Result]) -> Families:
+    """Return the families of the results of BERT-large whose time and size are known and can be drawn."""
     timed = [result for result in results if result.full_size and result.minutes is not None and size_of(result)]
-    return Families(tuple(result for result in timed if can_be_drawn(result.counted_minutes())))
+    return Families(tuple(result for result in timed if can_be_drawn(result.ranking_minutes())))
 
 
 def can_be_drawn(number: float) -> bool:
-    return LEAST <= number <= GREATEST
+    return MIN_DRAWN <= number <= MAX_DRAWN
 
 
 def rate_of(result: Result) -> float | None:
-    """Sequences/s of an accelerator, or of a node of a system without; None for a number that none can have."""
-    whole = result.sequences_per_second
-    rate = result.per_node(whole) if result.accelerators == 0 else result.per_accelerator(whole)
+    """Return sequences/s per accelerator, or per node of a system without accelerators; None if it cannot be drawn."""
+    total = result.sequences_per_second
+    rate = result.per_node(total) if result.accelerators == 0 else result.per_accelerator(total)
     return rate if rate is not None and can_be_drawn(rate) else None
 
 
-def best_at_each_size(results: Sequence[Result]) -> list[Result]:
-    """The fastest published result at each size, by size, without the open division, which may train another model."""
+def fastest_at_each_size(results: Sequence[Result]) -> list[Result]:
+    """Return the fastest published result of each size, by size.
+
+    Results of the open division are left out, since they may have trained another model.
+    """
     best: dict[int, Result] = {}
     for result in results:
         size = size_of(result)
         if size is None or result.own or result.division == "open":
             continue
-        if size not in best or result.counted_minutes() < best[size].counted_minutes():
+        if size not in best or result.ranking_minutes() < best[size].ranking_minutes():
             best[size] = result
     return [best[size] for size in sorted(best)]
 
 
-def best_of_each(families: Families) -> list[Result]:
-    """Of each family its fastest published result, in the families' order, of the closed division where it has one."""
-    return [min(results, key=lambda one: (one.counted_minutes(), one.name)) for results in families.published.values()]
+def fastest_of_each_family(families: Families) -> list[Result]:
+    """Return the fastest published result of each family, of the closed division if it has one, in their order."""
+    return [min(results, key=lambda one: (one.ranking_minutes(), one.name)) for results in families.published.values()]

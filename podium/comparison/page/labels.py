@@ -4,12 +4,12 @@ from podium.comparison.page.families import rate_of
 from podium.comparison.result import Result
 
 
-def told(result: Result, *more: str) -> str:
-    """What a chart tells of a result, a line each: its name, what it ran on, its time, `more`, and all else."""
+def tooltip(result: Result, *more: str) -> str:
+    """Return the lines of a result's tooltip: name, hardware, time, then `more`, then the other known values."""
     where = f"{result.round}, {result.division or 'division unknown'}" if result.round else "your own"
     cpus_only = f"{result.nodes or 'an unknown number of'} node(s), CPUs only"
     hardware = result.hardware(result.family or "accelerators unknown", cpus_only)
-    lines = [f"{result.short_name} ({where})", hardware, time(result), *more]
+    lines = [f"{result.short_name} ({where})", hardware, format_time(result), *more]
     rate = rate_of(result)
     if rate is not None:
         lines.append(f"{rate:,.1f} sequences/s per {'accelerator' if result.accelerators else 'node'}")
@@ -24,15 +24,17 @@ def told(result: Result, *more: str) -> str:
     return "\n".join(lines)
 
 
-def time(result: Result) -> str:
+def format_time(result: Result) -> str:
+    """Format the official score of a result, or its mean time without a score."""
     if result.minutes is None:
         return "no run converged"
     if result.score_minutes is None:
-        return f"{minutes_text(result.minutes)} (mean of {len(result.converged)} runs: no score)"
+        return f"{format_minutes(result.minutes)} (mean of {len(result.converged)} runs: no score)"
     if result.scaling_factor is not None:
-        return f"{minutes_text(result.counted_minutes())} (measured {minutes_text(result.score_minutes)}, scaled)"
-    return minutes_text(result.score_minutes)
+        return f"{format_minutes(result.ranking_minutes())} (measured {format_minutes(result.score_minutes)}, scaled)"
+    return format_minutes(result.score_minutes)
 
 
-def minutes_text(minutes: float) -> str:
+def format_minutes(minutes: float) -> str:
+    """Format a time in minutes, or in seconds below one minute."""
     return f"{minutes:,.3f} min" if minutes >= 1 else f"{60 * minutes:,.2f} s"

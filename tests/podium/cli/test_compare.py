@@ -52,7 +52,7 @@ def test_table(compare: Compare) -> None:
     for expected in ("v2.0: 3 result(s)", "8×NVIDIA A100 SXM", "16.742", "8×Chip 1", "o open division"):
         assert expected in found.stdout, expected
     assert "Scaling, against a submitter's smallest size" in found.stdout
-    assert "seq/s a" in found.stdout and "accelerator" in found.stdout
+    assert "seq/s per" in found.stdout and "accelerator" in found.stdout
 
 
 @pytest.mark.parametrize(("columns", "there"), [("40", 1), ("60", 2), ("80", 5), ("140", 7)])
@@ -61,7 +61,7 @@ def test_narrow_terminal_shows_fewer_columns_and_all_names(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     shown = compare("--round", "v2.0").stdout.partition("o open division")[0]
-    headings = ("minutes", "seq/s a", "spread", "MFU", "eval.", "samples", "batch")
+    headings = ("minutes", "seq/s per", "spread", "MFU", "eval.", "samples", "batch")
     assert [heading in shown for heading in headings] == [n < there for n in range(7)]
     assert all(name in shown for name in ("BIG", "CHIPS", "SYS")) and max(map(len, shown.splitlines())) <= int(columns)
 
@@ -99,7 +99,7 @@ def test_own_results_are_compared_with_results_that_are_filtered_out(tree: Path,
 def test_anomalies_are_listed_on_request(tree: Path, compare: Compare) -> None:
     log = tree / "ORG" / "results" / "SYS" / "bert" / "result_0.txt"
     log.write_bytes(log.read_bytes().replace(b"\n", b"\r\n"))
-    assert "2 of 3 have something odd" in compare().stdout
+    assert "2 of 3 have anomalies" in compare().stdout
     output = " ".join(compare("--oddities").stdout.split())
     assert "v2.0 Org Inc. SYS: 1 log(s): 22 line(s) end in CR LF" in output
 
@@ -142,8 +142,8 @@ def test_ab_comparison_of_folders(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--ab", "SYS", "org"), "--ab 'org': is 3 results"),
-        (("--ab", "SYS", "BIG", "--csv"), "leave out --csv, --html and --cost"),
+        (("--ab", "SYS", "org"), "--ab 'org': matches 3 results"),
+        (("--ab", "SYS", "BIG", "--csv"), "leave --csv, --html and --cost out"),
         (("--ab", "SYS", "missing"), "there is no such result, path or commit"),
         (("--cost", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
     ],

@@ -1,4 +1,4 @@
-"""What the tests of comparing share: runs and results made by hand, and trees of logs."""
+"""Runs, results and trees of logs for the tests of comparison."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,11 @@ from podium.comparison.result import Result
 from podium.mllog.run import Evaluation, Run
 from podium.planning.accelerators import accelerator_named
 
-START = 1_650_000_000_000.0
-"""In April 2022: before round v2.0 was published."""
+START = 1_650_000_000_000.0  # ms; in April 2022, before round v2.0 was published
 
 
 def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **changes: Any) -> Run:
-    """A run that reached the target in its last of four evaluations."""
+    """Return a run that reached the target in the last of its four evaluations."""
     accuracies = (0.4, 0.6, 0.7, 0.73)
     run = Run(
         digest=f"{seconds}-{samples}",
@@ -49,12 +48,12 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
 
 
 def evaluations_at(points: Iterable[tuple[float, float | None, float]]) -> tuple[Evaluation, ...]:
-    """Evaluations so many seconds after START, after so many samples, with these accuracies."""
+    """Return evaluations from (seconds after START, samples, accuracy)."""
     return tuple(Evaluation(START + seconds * 1e3, *point, n) for n, (seconds, *point) in enumerate(points, 1))
 
 
 def make_result(runs: Sequence[Run] | None = None, **changes: Any) -> Result:
-    """Ten runs on 8 A100s in round v2.0, of which every second took a tenth more samples and time."""
+    """Return a result of ten runs on 8 A100s in round v2.0; every second run took 10% more samples and time."""
     if runs is None:
         runs = [make_run(1000.0 + n + (n % 2) * 100, 2_400_000.0 * (1 + (n % 2) / 10)) for n in range(10)]
     result = Result(
@@ -74,7 +73,7 @@ def make_result(runs: Sequence[Run] | None = None, **changes: Any) -> Result:
 
 
 def event(key: str, value: Any = None, ms: float = 0.0, **metadata: Any) -> str:
-    """A log line, `ms` after START."""
+    """Return a log line of an event `ms` after START."""
     ends = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
     kind = ends.get(key.rpartition("_")[2], "POINT_IN_TIME")
     fields = {"namespace": "", "time_ms": int(START + ms), "event_type": kind, "key": key, "value": value}
@@ -82,9 +81,9 @@ def event(key: str, value: Any = None, ms: float = 0.0, **metadata: Any) -> str:
 
 
 def log_text(seconds: float = 1000.0, batch: int = 448, evaluating: bool = True, **values: Any) -> str:
-    """A log of four evaluations of a tenth of a second each, a quarter of the run apart."""
-    told = {"submission_benchmark": "bert", "submission_division": "closed", "submission_org": "ORG", **values}
-    lines = [event("init_start", ms=-60_000), *(event(key, value, -59_000) for key, value in told.items())]
+    """Return a log of four evaluations of 0.1 s each, a quarter of the run apart."""
+    submission = {"submission_benchmark": "bert", "submission_division": "closed", "submission_org": "ORG", **values}
+    lines = [event("init_start", ms=-60_000), *(event(key, value, -59_000) for key, value in submission.items())]
     lines += [event("global_batch_size", batch, -50_000), event("seed", int(seconds * 1000), -50_000)]
     lines += [event("run_start"), event("block_start", ms=1_000)]
     for n, accuracy in enumerate((0.4, 0.6, 0.7, 0.73), 1):
@@ -116,10 +115,10 @@ def write_system(
     description: Any = None,
     benchmark: str = "bert",
 ) -> Path:
-    """systems/SYSTEM.json and ten logs, the first taking `first` seconds and each a second more; the logs' folder."""
+    """Write systems/SYSTEM.json and ten logs of `first`, `first` + 1, … seconds; return the logs' folder."""
     (org / "systems").mkdir(parents=True, exist_ok=True)
-    described = DESCRIPTION if description is None else description
-    (org / "systems" / f"{system}.json").write_text(json.dumps(described), encoding="utf-8")
+    fields = DESCRIPTION if description is None else description
+    (org / "systems" / f"{system}.json").write_text(json.dumps(fields), encoding="utf-8")
     folder = org / "results" / system / benchmark
     folder.mkdir(parents=True)
     for number in range(10):
@@ -129,7 +128,7 @@ def write_system(
 
 @pytest.fixture
 def rounds(tmp_path: Path) -> Path:
-    """Two rounds: v2.0 with ORG's SYS, v2.1 with ORG's SYS again and a faster one of OTHER's."""
+    """A folder of two rounds: v2.0 with ORG's SYS, v2.1 with the same runs and a faster system of OTHER."""
     write_system(tmp_path / "rounds" / "training_results_v2.0" / "ORG")
     write_system(tmp_path / "rounds" / "training_results_v2.1" / "ORG")
     write_system(tmp_path / "rounds" / "training_results_v2.1" / "OTHER", "FAST", 500.0)

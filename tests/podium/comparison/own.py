@@ -1,4 +1,4 @@
-"""Runs of one's own under runs/, with their logs where Podium leaves them."""
+"""A factory of local runs under runs/, with their logs where Podium writes them."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from podium.comparison.ab.operands import Home
+from podium.comparison.ab.operands import OutputFolders
 from podium.mllog.read import read_log
 from podium.mllog.run import Run
 from podium.run.set_record import SetRecord, write_set
@@ -33,19 +33,19 @@ def read(logs: Sequence[Path]) -> Mapping[Path, Run | str]:
 
 
 @dataclass
-class Workshop:
-    """Makes sets of runs as `podium run` did: a new set moves the results of the one before into its own folder.
+class RunFactory:
+    """Writes sets of runs as `podium run` does: a set has its logs and its record, results/ has copies of the last set.
 
-    With `kept` as it does now: a set keeps its logs and its record, and results/ has copies of the last one.
+    With `previous_layout` as earlier versions did: a new set moves the results of the set before into its own folder.
     """
 
     top: Path
-    kept: bool = False
+    previous_layout: bool = True
     sets: list[Path] = field(default_factory=list)
 
     @property
-    def home(self) -> Home:
-        return Home(self.top / "runs", self.top / "results")
+    def folders(self) -> OutputFolders:
+        return OutputFolders(self.top / "runs", self.top / "results")
 
     def make(
         self,
@@ -55,11 +55,11 @@ class Workshop:
         seed: int | None = None,
         **config: Any,
     ) -> Path:
-        """A set of runs that took so long, each with a seed of its own unless one is given; its folder."""
-        folder = self.home.runs / system / f"2026-11-21_10-00-00_{len(self.sets):06d}"
-        results = self.home.results / system / "bert"
+        """Write a set of runs with these times and return its folder. Each run has another seed unless one is given."""
+        folder = self.folders.runs / system / f"2026-11-21_10-00-00_{len(self.sets):06d}"
+        results = self.folders.results / system / "bert"
         folder.mkdir(parents=True)
-        if results.exists() and self.kept:
+        if results.exists() and not self.previous_layout:
             shutil.rmtree(results)
         elif results.exists():
             shutil.move(results, folder / "replaced_results")
@@ -67,18 +67,18 @@ class Workshop:
         for number, time in enumerate(seconds):
             run = folder / f"run_{number}"
             run.mkdir()
-            own_seed = int(time * 1000) if seed is None else seed
-            document = {**CONFIG, "system": system, **config, "seed": own_seed}
+            run_seed = int(time * 1000) if seed is None else seed
+            document = {**CONFIG, "system": system, **config, "seed": run_seed}
             (run / "config.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
             totals = {"seconds": time + 0.02, "samples": 448 * 4000}
             (run / "summary.json").write_text(json.dumps(totals), encoding="utf-8")
             if source is not None:
                 write_source(run / "source.json", source)
-            text = log_text(time).replace(f'"value": {int(time * 1000)},', f'"value": {own_seed},')
+            text = log_text(time).replace(f'"value": {int(time * 1000)},', f'"value": {run_seed},')
             (results / f"result_{number}.txt").write_text(text, encoding="utf-8")
-            if self.kept:
+            if not self.previous_layout:
                 shutil.copy(results / f"result_{number}.txt", folder)
-        if self.kept:
+        if not self.previous_layout:
             write_set(folder, SetRecord(system, len(seconds)))
         self.sets.append(folder)
         return folder

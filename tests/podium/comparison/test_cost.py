@@ -1,7 +1,4 @@
-"""What training once costs.
-
-Files of prices: what they may say, and what is refused.
-"""
+"""The cost of training once, and files of prices."""
 
 import io
 import json
@@ -11,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, money, print_costs, read_prices
+from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, format_money, print_costs, read_prices
 from podium.comparison.result import Result
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
@@ -19,8 +16,8 @@ from podium.planning.accelerators import accelerator_named
 from tests.podium.comparison.conftest import make_result, make_run
 
 FILE = Path("prices.yaml")
+# A score of one hour on 8 accelerators in one node, with 2.4 million samples.
 HOUR = make_result([make_run(3600.0 + n) for n in (-100, -4, -3, -2, -1, 1, 2, 3, 4, 500)], scaling_factor=1.5)
-"""Of an hour by its score: 8 accelerators in one node, 2.4 million samples."""
 
 
 def priced(result: Result, per: str = "node-hour", price: float = 10.0, **options: Any) -> Costs:
@@ -28,34 +25,33 @@ def priced(result: Result, per: str = "node-hour", price: float = 10.0, **option
     return costs([result], Prices(currency="USD", prices=(entry,), **options), FILE)
 
 
-def to_train(*given: Any, **options: Any) -> float:
-    [cost] = priced(*given, **options).costs
+def to_train(*arguments: Any, **options: Any) -> float:
+    [cost] = priced(*arguments, **options).costs
     assert cost is not None
     return cost.to_train
 
 
 @pytest.mark.parametrize(("per", "expected"), [("accelerator-hour", 160.0), ("node-hour", 20.0), ("system-hour", 10.0)])
-def test_by_the_unit(per: str, expected: float) -> None:
+def test_cost_by_the_unit_of_the_price(per: str, expected: float) -> None:
     found = priced(make_result(HOUR.runs, accelerators=16, nodes=2), per)
     [cost] = found.costs
     assert cost is not None and cost.per_hour == expected and cost.to_train == pytest.approx(expected)
     assert cost.samples_per_unit == pytest.approx(2.4e6 / expected) and found.notes == ()
 
 
-def test_the_score_as_measured_counts() -> None:
-    """Without the fastest and the slowest, and not scaled."""
+def test_cost_is_of_the_unscaled_score_without_fastest_and_slowest() -> None:
     assert to_train(HOUR) == pytest.approx(10.0 * (HOUR.score_minutes or 0) / 60) == pytest.approx(10.0)
     slow = make_result([*HOUR.runs[:-1], make_run(9e9, status="aborted")])
     assert to_train(slow) == pytest.approx(10.0)
 
 
-def test_without_a_score_the_runs_that_converged_count() -> None:
+def test_without_a_score_the_cost_is_of_converged_runs() -> None:
     pair = make_result([make_run(1800.0), make_run(5400.0), make_run(1.0, status="aborted")])
     assert to_train(pair) == pytest.approx(10.0)
     assert priced(pair).notes[0].startswith("no score for 1 result: NVIDIA A100 SXM (1); the cost is of the runs that")
 
 
-def test_initialisation_rounding_and_minimum() -> None:
+def test_initialisation_rounding_and_minimum_are_billed() -> None:
     assert to_train(HOUR, initialisation=True) == pytest.approx(10.0 * 3660 / 3600)
     assert to_train(HOUR, billing_seconds=3600.0) == pytest.approx((4 * 10 + 4 * 20) / 8)
     assert to_train(HOUR, minimum_minutes=90.0) == pytest.approx(15.0)
@@ -64,7 +60,7 @@ def test_initialisation_rounding_and_minimum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "per", "options", "why"),
+    ("result", "per", "options", "reason"),
     [
         (make_result(HOUR.runs, accelerators=0), "accelerator-hour", {}, "the description has no accelerators"),
         (
@@ -79,27 +75,27 @@ def test_initialisation_rounding_and_minimum() -> None:
             make_result([make_run(n, init_seconds=None) for n in (1.0, 2.0, 3.0)]),
             "node-hour",
             {"initialisation": True},
-            "a log does not tell when initialisation began",
+            "a log has no start of initialisation",
         ),
         (
             make_result([make_run(n * 1e304) for n in (3.0, 4.0)], nodes=9999999),
             "node-hour",
             {},
-            "none that can be comp",
+            "too large or too small to compute with",
         ),
     ],
 )
-def test_what_is_not_known_is_told(result: Result, per: str, options: dict[str, Any], why: str) -> None:
+def test_unknown_costs_have_a_reason(result: Result, per: str, options: dict[str, Any], reason: str) -> None:
     found = priced(result, per, **options)
-    assert found.costs == (None,) and why in found.notes[0] and found.notes[0].startswith("no cost for 1 result: ")
+    assert found.costs == (None,) and reason in found.notes[0] and found.notes[0].startswith("no cost for 1 result: ")
 
 
-def test_samples_that_are_not_known() -> None:
+def test_unknown_samples_give_no_samples_per_unit() -> None:
     [cost] = priced(make_result([make_run(n, None) for n in (1.0, 2.0, 3.0)])).costs
     assert cost is not None and cost.samples_per_unit is None
 
 
-def test_results_and_entries_without_each_other() -> None:
+def test_results_without_a_price_and_unused_entries_are_noted() -> None:
     entries = tuple(Entry(per="node-hour", price=1, accelerator=kind) for kind in ("*A100*", "*H100*", "*A100 SXM"))
     tpus = [make_result(system=f"t{n}", accelerator="TPU-v4", kind=None) for n in range(12)]
     others = [make_result(system=f"x{n}", accelerator=f"X{n}", kind=None) for n in range(7)]
@@ -107,10 +103,10 @@ def test_results_and_entries_without_each_other() -> None:
     assert [cost is not None for cost in found.costs] == [True] + [False] * 19
     assert found.notes[0].startswith("no price for 19 results: TPU-v4 (12), X0 (1)")
     assert found.notes[0].endswith("X4 (1) and 2 others; add entries to prices.yaml")
-    assert found.notes[1].startswith("prices.yaml: prices.1, prices.2 count for none of these results")
+    assert found.notes[1].startswith("prices.yaml: prices.1, prices.2: not used; they match none of these results")
 
 
-def test_told_the_cheapest_first_and_as_json() -> None:
+def test_costs_are_printed_cheapest_first_and_as_json() -> None:
     evil = "x\x1b[2J[bold]"
     results = [
         make_result(HOUR.runs, system="dear", nodes=3),
@@ -129,11 +125,11 @@ def test_told_the_cheapest_first_and_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "words"),
+    ("amount", "text"),
     [(0.0012345, "0.0012"), (0.5, "0.50"), (12.345, "12.35"), (12345.6, "12,346"), (1.5e15, "1.5e+15")],
 )
-def test_money(amount: float, words: str) -> None:
-    assert money(amount) == words
+def test_format_of_amounts(amount: float, text: str) -> None:
+    assert format_money(amount) == text
 
 
 PLAIN = "currency: USD\nprices:\n  - {per: node-hour, price: 2}\n"
@@ -149,12 +145,12 @@ def refusal(tmp_path: Path, text: str) -> str:
     path = write(tmp_path, text)
     with pytest.raises(UsageError) as refused:
         read_prices(path)
-    words = str(refused.value)
-    assert all(line.startswith(str(path)) for line in words.splitlines() if not line.startswith("and "))
-    return words.replace(f"{path}: ", "")
+    message = str(refused.value)
+    assert all(line.startswith(str(path)) for line in message.splitlines() if not line.startswith("and "))
+    return message.replace(f"{path}: ", "")
 
 
-def test_the_example_says_that_it_is_invented_and_is_read() -> None:
+def test_the_example_is_valid_and_marked_as_invented() -> None:
     example = CODE_FOLDER / "docs" / "prices.yaml"
     assert "These prices are invented" in example.read_text(encoding="utf-8")
     prices = read_prices(example)
@@ -163,7 +159,7 @@ def test_the_example_says_that_it_is_invented_and_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("price", "words"),
+    ("price", "message"),
     [
         ("-1", "found '-1'; allowed: greater than 0"),
         ("0", "found '0'; allowed: greater than 0"),
@@ -182,14 +178,14 @@ def test_the_example_says_that_it_is_invented_and_is_read() -> None:
         ("9" * 5000, "prices.0.price"),
     ],
 )
-def test_prices_that_are_none(tmp_path: Path, price: str, words: str) -> None:
+def test_invalid_prices_are_errors(tmp_path: Path, price: str, message: str) -> None:
     block = f"currency: USD\nprices:\n  - per: node-hour\n    price: {price}\n"
     found = refusal(tmp_path, block)
-    assert found.startswith("prices.0.price: found ") and words in found
+    assert found.startswith("prices.0.price: found ") and message in found
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("currency: USD\n", "prices: is missing; add it"),
         (PLAIN.replace("price: 2", "price: 2, prize: 3"), "prices.0.prize: there is no such key (did you mean price?)"),
@@ -213,11 +209,11 @@ def test_prices_that_are_none(tmp_path: Path, price: str, words: str) -> None:
         (PLAIN + "#" * (1 << 17), "is larger than the allowed 131,072 bytes"),
     ],
 )
-def test_files_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
-    assert words in refusal(tmp_path, text)
+def test_invalid_files_are_errors(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refusal(tmp_path, text)
 
 
-def test_no_file_and_no_text(tmp_path: Path) -> None:
+def test_unreadable_files_are_errors(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(UsageError, match="cannot be read"):
             read_prices(path)
@@ -231,20 +227,20 @@ def test_no_file_and_no_text(tmp_path: Path) -> None:
         read_prices(huge)
 
 
-def test_many_faults_are_not_all_told(tmp_path: Path) -> None:
+def test_only_the_first_errors_are_printed(tmp_path: Path) -> None:
     text = "currency: USD\nprices:\n" + "  - {per: node-hour, price: -1}\n" * 50
-    assert refusal(tmp_path, text).endswith("\nand 40 more of the kind")
+    assert refusal(tmp_path, text).endswith("\nand 40 more errors")
     assert "prices: found 1,050 entries" in refusal(
         tmp_path, text.replace("-1", "1") + "  - {per: node-hour, price: 1}\n" * 1000
     )
 
 
 @pytest.mark.parametrize(
-    ("patterns", "fits"),
+    ("patterns", "matches"),
     [
         ({}, True),
-        ({"accelerator": "nvidia a100 sxm"}, True),  # as it is usually called
-        ({"accelerator": "NVIDIA A100-SXM4-80GB"}, True),  # as the description has it
+        ({"accelerator": "nvidia a100 sxm"}, True),  # the usual name
+        ({"accelerator": "NVIDIA A100-SXM4-80GB"}, True),  # the description's name
         ({"accelerator": "A100"}, False),
         ({"accelerator": "*a100*"}, True),
         ({"accelerator": "nvidia.*"}, False),
@@ -253,22 +249,22 @@ def test_many_faults_are_not_all_told(tmp_path: Path) -> None:
         ({"system": "[rs]ys"}, True),
     ],
 )
-def test_patterns(patterns: dict[str, str], fits: bool) -> None:
-    assert Entry(per="node-hour", price=1, **patterns).fits(make_result()) == fits
+def test_patterns_match_names(patterns: dict[str, str], matches: bool) -> None:
+    assert Entry(per="node-hour", price=1, **patterns).matches(make_result()) == matches
 
 
-def test_own_results_and_results_without_an_accelerator() -> None:
+def test_patterns_match_own_results_and_cpu_systems() -> None:
     cpu = make_result(accelerators=0, accelerator=None, kind=None, round=None)
-    assert Entry(per="node-hour", price=1, round="own").fits(cpu)
-    assert not Entry(per="node-hour", price=1, accelerator="*").fits(cpu)
+    assert Entry(per="node-hour", price=1, round="own").matches(cpu)
+    assert not Entry(per="node-hour", price=1, accelerator="*").matches(cpu)
 
 
-def test_patterns_take_no_time() -> None:
+def test_matching_a_pattern_does_not_backtrack() -> None:
     slow = Entry(per="node-hour", price=1, system="*a" * 100)
-    assert not slow.fits(make_result(system="a" * 150 + "b"))
+    assert not slow.matches(make_result(system="a" * 150 + "b"))
 
 
-def test_the_first_entry_that_fits_counts() -> None:
+def test_the_first_matching_entry_is_used() -> None:
     kinds = ("NVIDIA H100*", "*A100*", "*")
     entries = [Entry(per="node-hour", price=n + 1, accelerator=kind) for n, kind in enumerate(kinds)]
     prices = Prices(currency="EUR", prices=tuple(entries))

@@ -1,114 +1,113 @@
-"""Where results are found.
-
-Rounds by names, by what was cloned, and by dates.
-"""
+"""Discovery of results in folders, and of their round by names, clone URLs and dates."""
 
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from podium.comparison.discover import places, round_by_dates, round_named, round_of
+from podium.comparison.discover import discover_results, find_round, parse_round, round_from_dates
 from podium.core.errors import UsageError
 from tests.podium.comparison.conftest import log_text, write_system
 
 
-def told(path: Path) -> list[tuple[str, str | None, str, int]]:
-    """Package, round, system and number of logs of each result."""
+def discovered(path: Path) -> list[tuple[str, str | None, str, int]]:
+    """Return the package, round, system and number of logs of each result."""
     return [
-        (place.package.name, place.round, result.system, len(result.logs))
-        for place in places(path)
-        for result in place.results
+        (package_results.package.name, package_results.round, result.system, len(result.logs))
+        for package_results in discover_results(path)
+        for result in package_results.results
     ]
 
 
 BOTH = [("ORG", "v2.0", "SYS", 10), ("ORG", "v2.1", "SYS", 10), ("OTHER", "v2.1", "FAST", 10)]
 
 
-def test_a_folder_of_rounds_a_round_a_submitter(rounds: Path) -> None:
-    assert told(rounds) == BOTH
-    assert told(rounds / "training_results_v2.1") == BOTH[1:]
-    assert told(rounds / "training_results_v2.1" / "ORG") == BOTH[1:2]
+def test_results_in_a_folder_of_rounds_a_round_or_a_submitter(rounds: Path) -> None:
+    assert discovered(rounds) == BOTH
+    assert discovered(rounds / "training_results_v2.1") == BOTH[1:]
+    assert discovered(rounds / "training_results_v2.1" / "ORG") == BOTH[1:2]
 
 
-def test_a_submitter_below_its_division(tmp_path: Path) -> None:
+def test_results_of_a_submitter_below_a_division_folder(tmp_path: Path) -> None:
     write_system(tmp_path / "v2.0" / "closed" / "ORG")
-    assert told(tmp_path / "v2.0") == BOTH[:1] == told(tmp_path)
+    assert discovered(tmp_path / "v2.0") == BOTH[:1] == discovered(tmp_path)
 
 
 @pytest.mark.parametrize("part", ["results", "results/SYS", "results/SYS/bert"])
 def test_parts_of_a_package_keep_its_description(rounds: Path, part: str) -> None:
     write_system(rounds / "training_results_v2.0" / "ORG", "MORE", 10.0)
     path = rounds / "training_results_v2.0" / "ORG" / part
-    (place,) = places(path)
-    assert place.package.system("SYS") is not None
-    assert [result.system for result in place.results] == (["MORE", "SYS"] if part == "results" else ["SYS"])
+    (package_results,) = discover_results(path)
+    assert package_results.package.system("SYS") is not None
+    assert [result.system for result in package_results.results] == (["MORE", "SYS"] if part == "results" else ["SYS"])
 
 
-def test_one_log(rounds: Path) -> None:
+def test_one_log_of_a_package_keeps_its_description(rounds: Path) -> None:
     log = rounds / "training_results_v2.0" / "ORG" / "results" / "SYS" / "bert" / "result_3.txt"
-    (place,) = places(log)
-    assert place.results[0].logs == (log,) and place.package.system("SYS") is not None
+    (package_results,) = discover_results(log)
+    assert package_results.results[0].logs == (log,) and package_results.package.system("SYS") is not None
 
 
-def test_a_log_by_itself(tmp_path: Path) -> None:
+def test_a_log_outside_of_a_package(tmp_path: Path) -> None:
     path = tmp_path / "any" / "where" / "my.log"
     path.parent.mkdir(parents=True)
     path.write_text(log_text(), encoding="utf-8")
-    assert told(path) == [("where", None, "any", 1)]
+    assert discovered(path) == [("where", None, "any", 1)]
 
 
-def test_the_current_folder(rounds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_in_the_current_folder(rounds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(rounds / "training_results_v2.1")
-    assert told(Path()) == BOTH[1:]
+    assert discovered(Path()) == BOTH[1:]
     monkeypatch.chdir(rounds / "training_results_v2.1" / "ORG" / "results")
-    assert told(Path()) == BOTH[1:2] == told(Path("SYS")) == told(Path("SYS/bert"))
+    assert discovered(Path()) == BOTH[1:2] == discovered(Path("SYS")) == discovered(Path("SYS/bert"))
 
 
-def test_a_way_back_is_no_name(rounds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_not_taken_from_folders_before_dot_dot(
+    rounds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (rounds / "training_results_v2.1").rename(tmp_path / "clone")
     monkeypatch.chdir(rounds / "training_results_v2.0")
-    assert [found[1] for found in told(Path("../../clone"))] == [None, None]
+    assert [found[1] for found in discovered(Path("../../clone"))] == [None, None]
     monkeypatch.chdir(rounds / "training_results_v2.0" / "ORG" / "results" / "SYS" / "bert")
-    assert told(Path("../bert")) == BOTH[:1] == told(Path(".."))
+    assert discovered(Path("../bert")) == BOTH[:1] == discovered(Path(".."))
 
 
-def test_results_as_podium_leaves_them(tmp_path: Path) -> None:
+def test_results_as_podium_writes_them(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "laptop" / "bert"
     folder.mkdir(parents=True)
     (folder / "result_0.txt").write_text(log_text(), encoding="utf-8")
     for path in (tmp_path, tmp_path / "results", tmp_path / "results" / "laptop", folder):
-        assert [system for _, _, system, _ in told(path)] == ["laptop"], path
+        assert [system for _, _, system, _ in discovered(path)] == ["laptop"], path
     (tmp_path / "results").rename(tmp_path / "kept")
     for path in (tmp_path / "kept", tmp_path / "kept" / "laptop", tmp_path / "kept" / "laptop" / "bert"):
-        assert [system for _, _, system, _ in told(path)] == ["laptop"], path
+        assert [system for _, _, system, _ in discovered(path)] == ["laptop"], path
 
 
 def test_other_benchmarks_are_counted_and_left_out(rounds: Path) -> None:
     write_system(rounds / "training_results_v2.0" / "ORG", benchmark="resnet", system="OTHER")
-    (place,) = places(rounds / "training_results_v2.0")
-    assert place.others == 1 and [result.benchmark for result in place.results] == ["bert"]
+    (package_results,) = discover_results(rounds / "training_results_v2.0")
+    assert package_results.others == 1 and [result.benchmark for result in package_results.results] == ["bert"]
     with pytest.raises(UsageError, match="holds no results of BERT"):
-        places(rounds / "training_results_v2.0" / "ORG" / "results" / "OTHER")
+        discover_results(rounds / "training_results_v2.0" / "ORG" / "results" / "OTHER")
 
 
 def test_hidden_folders_and_links_are_not_followed(rounds: Path, tmp_path: Path) -> None:
     (rounds / "again").symlink_to(rounds)
     (rounds / "training_results_v2.1").rename(rounds / ".git")
-    assert told(rounds) == BOTH[:1]
+    assert discovered(rounds) == BOTH[:1]
     (tmp_path / "v3.0").symlink_to(rounds / ".git")
     own = [(package, "v3.0", system, logs) for package, _, system, logs in BOTH[1:]]
-    assert told(tmp_path / "v3.0") == own, "a link that is given is followed"
+    assert discovered(tmp_path / "v3.0") == own, "a link in the command line is followed"
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_paths_without_results_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file or folder"):
-        places(tmp_path / "missing")
+        discover_results(tmp_path / "missing")
     with pytest.raises(UsageError, match="holds no results of BERT"):
-        places(tmp_path)
+        discover_results(tmp_path)
     (tmp_path / "broken").symlink_to(tmp_path / "missing")
     with pytest.raises(UsageError, match="missing: there is no such file or folder"):
-        places(tmp_path / "broken")
+        discover_results(tmp_path / "broken")
 
 
 @pytest.mark.parametrize(
@@ -132,24 +131,24 @@ def test_nothing_there(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_names(name: str, found: str | None) -> None:
-    assert round_named(name) == found
+def test_rounds_in_names(name: str, found: str | None) -> None:
+    assert parse_round(name) == found
 
 
-def test_the_nearest_folder_names_it(tmp_path: Path) -> None:
+def test_the_nearest_folder_determines_the_round(tmp_path: Path) -> None:
     top = tmp_path / "v2.0" / "training_results_v2.1"
-    assert round_of(top / "ORG", top) == "v2.1"
-    assert round_of(top / "closed" / "ORG", top) == "v2.1"
-    assert round_of(tmp_path / "a" / "ORG", tmp_path / "a" / "ORG") is None
+    assert find_round(top / "ORG", top) == "v2.1"
+    assert find_round(top / "closed" / "ORG", top) == "v2.1"
+    assert find_round(tmp_path / "a" / "ORG", tmp_path / "a" / "ORG") is None
 
 
-def test_what_was_cloned_names_it(tmp_path: Path) -> None:
+def test_the_clone_url_determines_the_round(tmp_path: Path) -> None:
     (tmp_path / "here" / ".git").mkdir(parents=True)
     config = tmp_path / "here" / ".git" / "config"
     config.write_text('[remote "origin"]\n\turl = https://host/mlcommons/training_results_v3.0.git\n', encoding="utf-8")
-    assert round_of(tmp_path / "here" / "ORG", tmp_path / "here") == "v3.0"
+    assert find_round(tmp_path / "here" / "ORG", tmp_path / "here") == "v3.0"
     config.write_bytes(b"\xff training_results_v9.9")
-    assert round_of(tmp_path / "here" / "ORG", tmp_path / "here") is None
+    assert find_round(tmp_path / "here" / "ORG", tmp_path / "here") is None
 
 
 def at(day: str) -> float:
@@ -167,5 +166,5 @@ def at(day: str) -> float:
         ([], None),
     ],
 )
-def test_dates(days: list[str], found: str | None) -> None:
-    assert round_by_dates([at(day) for day in days]) == found
+def test_rounds_from_dates_of_runs(days: list[str], found: str | None) -> None:
+    assert round_from_dates([at(day) for day in days]) == found

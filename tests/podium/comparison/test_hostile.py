@@ -1,4 +1,4 @@
-"""Trees that nobody would submit: each ends in a sentence or in results, soon, and nothing of it is obeyed."""
+"""Hostile trees of results: each gives results or an error within SECONDS, and nothing in it is executed."""
 
 import json
 import os
@@ -16,13 +16,12 @@ from podium.core import console
 from podium.core.errors import PodiumError
 from tests.podium.comparison.conftest import DESCRIPTION, event, log_text, write_system
 
-SECONDS = 20
-"""In which each must end, on a busy machine too."""
+SECONDS = 20  # limit for each test, on a busy machine too
 
 
 @pytest.fixture(autouse=True)
 def limited(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing takes longer than SECONDS, and nothing is kept outside of the test."""
+    """Raise TimeoutError after SECONDS, and keep caches inside of the test's folder."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"took more than {SECONDS} s")
@@ -36,8 +35,8 @@ def limited(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
     signal.signal(signal.SIGALRM, before)
 
 
-class Told:
-    """What `podium compare` says of a path: its JSON, its table and CSV are asked for too where there are results."""
+class CompareOutput:
+    """The output of `podium compare` for paths: an error message, or JSON, table with anomalies, and CSV."""
 
     def __init__(self, *paths: Path) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -58,15 +57,15 @@ class Told:
         self.notes = found.stderr
         return found.stdout
 
-    def says(self, *words: str) -> bool:
-        return all(word in self.text + self.notes for word in words)
+    def contains(self, *parts: str) -> bool:
+        return all(part in self.text + self.notes for part in parts)
 
     notes = ""
 
 
 @pytest.fixture
 def org(tmp_path: Path) -> Path:
-    """A round with one submitter of one system."""
+    """The folder of a submitter with one system, in a round."""
     write_system(tmp_path / "training_results_v2.0" / "ORG")
     return tmp_path / "training_results_v2.0" / "ORG"
 
@@ -79,7 +78,7 @@ def describe(org: Path, **changes: Any) -> None:
     (org / "systems" / "SYS.json").write_text(json.dumps({**DESCRIPTION, **changes}), encoding="utf-8")
 
 
-def test_links_out_of_the_tree_and_in_circles(org: Path, tmp_path: Path) -> None:
+def test_links_out_of_the_tree_and_cyclic_links_are_not_followed(org: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     write_system(elsewhere / "SECRET", "HIDDEN")
     (org.parent / "away").symlink_to(elsewhere / "SECRET")
@@ -89,38 +88,38 @@ def test_links_out_of_the_tree_and_in_circles(org: Path, tmp_path: Path) -> None
     (org / "systems" / "self.json").symlink_to("self.json")
     (logs(org) / "result_0.txt").unlink()
     (logs(org) / "result_0.txt").symlink_to(elsewhere / "SECRET" / "results" / "HIDDEN" / "bert" / "result_0.txt")
-    told = Told(org.parent)
-    assert [(row["system"], len(row["runs_seconds"])) for row in told.rows] == [("SYS", 9)]
-    assert "HIDDEN" not in told.text and told.says("has 9 run(s); a score is of 10")
+    output = CompareOutput(org.parent)
+    assert [(row["system"], len(row["runs_seconds"])) for row in output.rows] == [("SYS", 9)]
+    assert "HIDDEN" not in output.text and output.contains("has 9 run(s); a score needs 10")
 
 
-def test_what_is_no_file(org: Path) -> None:
+def test_fifos_and_folders_in_place_of_files_are_not_read(org: Path) -> None:
     os.mkfifo(logs(org) / "result_10.txt")
     os.mkfifo(logs(org) / "scaling.json")
     os.mkfifo(org / "systems" / "SYS2.json")
     (logs(org) / "result_11.txt").mkdir()
     (logs(org) / "result_9.txt").unlink()
     (logs(org) / "result_9.txt").mkdir()
-    told = Told(org.parent)
-    assert len(told.rows[0]["runs_seconds"]) == 9
-    assert told.says("scaling.json is not used: it is no plain file")
+    output = CompareOutput(org.parent)
+    assert len(output.rows[0]["runs_seconds"]) == 9
+    assert output.contains("scaling.json is not used: it is not a regular file")
 
 
-def test_a_file_where_a_folder_should_be(org: Path, tmp_path: Path) -> None:
+def test_files_in_place_of_folders_are_not_entered(org: Path, tmp_path: Path) -> None:
     (org / "results" / "FILE").write_text("x")
     (org / "results" / "SYS" / "file").write_text("x")
     (org.parent / "OTHER").mkdir()
     (org.parent / "OTHER" / "results").write_text("x")
     (org.parent / "OTHER" / "systems").write_text("x")
-    assert [row["system"] for row in Told(org.parent).rows] == ["SYS"]
-    assert Told(org.parent / "OTHER").says("OTHER", "holds no results of BERT")
+    assert [row["system"] for row in CompareOutput(org.parent).rows] == ["SYS"]
+    assert CompareOutput(org.parent / "OTHER").contains("OTHER", "holds no results of BERT")
 
 
-def test_a_description_that_is_no_file(org: Path) -> None:
+def test_a_description_that_is_a_fifo_is_missing(org: Path) -> None:
     (org / "systems" / "SYS.json").rename(org / "systems" / "OTHER.json")
     os.mkfifo(org / "systems" / "SYS.json")
-    told = Told(org.parent)
-    assert told.rows[0]["accelerators"] is None and told.says("systems/SYS.json is missing")
+    output = CompareOutput(org.parent)
+    assert output.rows[0]["accelerators"] is None and output.contains("systems/SYS.json is missing")
 
 
 @pytest.mark.parametrize(
@@ -140,27 +139,27 @@ def test_a_description_that_is_no_file(org: Path) -> None:
         b'{"number_of_nodes": "1e300", "accelerators_per_node": "NaN", "submitter": "", "division": true}',
     ],
 )
-def test_descriptions_of_every_kind(org: Path, content: bytes) -> None:
+def test_invalid_descriptions_leave_the_size_unknown(org: Path, content: bytes) -> None:
     (org / "systems" / "SYS.json").write_bytes(content)
-    told = Told(org.parent)
-    assert told.rows[0]["accelerators"] is None and told.rows[0]["score_minutes"] is not None
-    assert len(told.text) < 30_000
+    output = CompareOutput(org.parent)
+    assert output.rows[0]["accelerators"] is None and output.rows[0]["score_minutes"] is not None
+    assert len(output.text) < 30_000
 
 
-UNTOLD = ("\x1b", "\x07", "\r", "\u202e", "\u2028", "\x9b", "\ud800")
+FORBIDDEN_CHARACTERS = ("\x1b", "\x07", "\r", "\u202e", "\u2028", "\x9b", "\ud800")
 NAME = "<script>alert(1)</script>\x1b]0;x\x07\x1b[31m\u202e\u2028\r\n[red]=1+1"
 
 
-def test_names_that_steer_what_shows_them(org: Path) -> None:
+def test_control_characters_in_names_are_not_printed(org: Path) -> None:
     describe(org, submitter=NAME, accelerator_model_name=NAME, framework="=cmd()\n" + NAME, division=NAME)
     for path in logs(org).iterdir():
         names: dict[str, Any] = dict.fromkeys(("submission_org", "submission_platform", "submission_division"), NAME)
         path.write_text(log_text(float(1000 + int(path.stem[-1])), opt_name=NAME, **names))
     logs(org).rename(org / "results" / "SYS" / "bert\x1b[2J")
     (org / "results" / "SYS").rename(org / "results" / "S\x1b[31m\u202e\nYS")
-    told = Told(org.parent)
-    assert len(told.rows) == 1 and told.rows[0]["submitter"].startswith("<script>alert(1)</script>")
-    assert not [mark for mark in UNTOLD if mark in told.text + told.notes]
+    output = CompareOutput(org.parent)
+    assert len(output.rows) == 1 and output.rows[0]["submitter"].startswith("<script>alert(1)</script>")
+    assert not [mark for mark in FORBIDDEN_CHARACTERS if mark in output.text + output.notes]
 
 
 def _page(tree: Path, file: Path) -> str:
@@ -170,7 +169,7 @@ def _page(tree: Path, file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def test_names_in_a_page(org: Path, tmp_path: Path) -> None:
+def test_markup_in_names_is_escaped_in_the_page(org: Path, tmp_path: Path) -> None:
     describe(org, submitter=NAME, accelerator_model_name=NAME, framework=NAME)
     (org / "results" / "SYS").rename(org / "results" / "<script>alert(1)<")
     (org / "systems" / "SYS.json").rename(org / "systems" / "<script>alert(1)<.json")
@@ -178,28 +177,28 @@ def test_names_in_a_page(org: Path, tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page and "\x1b" not in page
 
 
-def test_absurd_figures_in_a_page(org: Path, tmp_path: Path) -> None:
-    _absurd(org)
+def test_a_page_of_absurd_values_is_written(org: Path, tmp_path: Path) -> None:
+    _write_absurd_logs(org)
     assert "SYS" in _page(org.parent, tmp_path / "page.html")
 
 
-def test_names_that_are_no_text(org: Path) -> None:
+def test_names_that_are_not_utf_8_are_read(org: Path) -> None:
     (org / "results" / "SYS").rename(org / "results" / os.fsdecode(b"S\xff"))
     org.rename(org.parent / os.fsdecode(b"\xff\xfe"))
-    assert len(Told(org.parent).rows) == 1
+    assert len(CompareOutput(org.parent).rows) == 1
 
 
-def test_a_tree_of_git_is_not_walked(org: Path) -> None:
+def test_git_folders_are_not_searched(org: Path) -> None:
     git = org.parent / ".git" / "objects"
     for number in range(300):
         (git / f"{number:03}" / "bert").mkdir(parents=True)
         (git / f"{number:03}" / "bert" / "result_0.txt").write_text(log_text())
     (git.parent / "config").write_text("[remote]\n url = x\n" * 100_000)
     write_system(org.parent / ".git" / "HIDDEN")
-    assert [row["submitter"] for row in Told(org.parent).rows] == ["Org Inc."]
+    assert [row["submitter"] for row in CompareOutput(org.parent).rows] == ["Org Inc."]
 
 
-def test_a_tree_too_deep(tmp_path: Path) -> None:
+def test_deep_trees_are_not_searched_to_the_end(tmp_path: Path) -> None:
     deep = tmp_path / "deep"
     deep.mkdir()
     here = os.open(deep, os.O_RDONLY)
@@ -209,73 +208,73 @@ def test_a_tree_too_deep(tmp_path: Path) -> None:
         os.close(here)
         here = below
     os.close(here)
-    assert Told(deep).says("holds no results of BERT")
+    assert CompareOutput(deep).contains("holds no results of BERT")
 
 
-def test_a_tree_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_of_too_many_folders_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discover, "MAX_FOLDERS", 400)
     for number in range(500):
         (tmp_path / "wide" / f"{number}").mkdir(parents=True)
-    assert Told(tmp_path / "wide").says("more than 400 folders")
+    assert CompareOutput(tmp_path / "wide").contains("more than 400 folders")
 
 
 @pytest.mark.parametrize("make", [lambda path: path.touch(), lambda path: path.mkdir()])
-def test_very_many_files(org: Path, make: Callable[[Path], None]) -> None:
-    """They are listed, and the logs among them are read."""
+def test_a_folder_of_thousands_of_files_is_read(org: Path, make: Callable[[Path], None]) -> None:
+    """The folder is listed, and only the logs in it are read."""
     for number in range(3_000):
         make(logs(org) / f"other_{number}.txt")
-    told = Told(org.parent)
-    assert len(told.rows) == 1 and len(told.text) < 30_000
+    output = CompareOutput(org.parent)
+    assert len(output.rows) == 1 and len(output.text) < 30_000
 
 
-def test_many_empty_logs(org: Path) -> None:
+def test_hundreds_of_empty_logs_are_read(org: Path) -> None:
     for number in range(10, 400):
         (logs(org) / f"result_{number}.txt").touch()
-    told = Told(org.parent)
-    assert told.says("a score is of 10") and len(told.rows[0]["runs_seconds"]) == 400
+    output = CompareOutput(org.parent)
+    assert output.contains("a score needs 10") and len(output.rows[0]["runs_seconds"]) == 400
 
 
-def test_a_log_that_begins_with_megabytes_of_zeros(org: Path) -> None:
-    """Sparse, so that it takes no disk: a line of zeros, which is skipped, and then a run."""
+def test_a_log_that_starts_with_megabytes_of_zeros_is_read(org: Path) -> None:
+    """A line of zeros, which is skipped, and then a run. The file is sparse and needs no disk space."""
     with (logs(org) / "result_0.txt").open("r+b") as file:
         text = file.read()
         file.truncate(0)
         file.seek(1 << 25)
         file.write(b"\n" + text)
-    assert Told(org.parent).rows[0]["score_minutes"] is not None
+    assert CompareOutput(org.parent).rows[0]["score_minutes"] is not None
 
 
-def test_logs_that_cannot_be_opened(org: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may open all, so that the refusal is made up."""
+def test_logs_that_cannot_be_opened_are_reported(org: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may open every file, so the error is simulated."""
     real = Path.open
 
-    def refuse(path: Path, *arguments: Any, **more: Any) -> Any:
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
         if path.name == "result_3.txt":
             raise PermissionError(13, "Permission denied", str(path))
-        return real(path, *arguments, **more)
+        return real(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", refuse)
-    told = Told(org.parent)
-    assert len(told.rows[0]["runs_seconds"]) == 9 and told.says("result_3.txt", "Permission denied")
+    output = CompareOutput(org.parent)
+    assert len(output.rows[0]["runs_seconds"]) == 9 and output.contains("result_3.txt", "Permission denied")
 
 
-def test_a_folder_named_as_a_log(org: Path) -> None:
+def test_folders_named_like_logs_are_not_logs(org: Path) -> None:
     for path in logs(org).iterdir():
         path.unlink()
         path.mkdir()
-    assert Told(org.parent).says("holds no results of BERT")
-    assert Told(logs(org) / "result_0.txt").says("holds no results of BERT")
+    assert CompareOutput(org.parent).contains("holds no results of BERT")
+    assert CompareOutput(logs(org) / "result_0.txt").contains("holds no results of BERT")
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 5000, b":::MLLOG " * 3000, b"\xff" * 5000, "\u202e".encode() * 99])
-def test_files_that_are_no_logs(org: Path, content: bytes) -> None:
+def test_logs_without_events_have_no_times(org: Path, content: bytes) -> None:
     for path in logs(org).iterdir():
         path.write_bytes(content)
-    told = Told(org.parent)
-    assert told.rows[0]["score_minutes"] is None and told.rows[0]["runs_seconds"] == [None] * 10
+    output = CompareOutput(org.parent)
+    assert output.rows[0]["score_minutes"] is None and output.rows[0]["runs_seconds"] == [None] * 10
 
 
-def _absurd(org: Path) -> None:
+def _write_absurd_logs(org: Path) -> None:
     for number, path in enumerate(sorted(logs(org).iterdir())):
         values: dict[str, Any] = {
             "train_samples": 1e300,
@@ -287,13 +286,17 @@ def _absurd(org: Path) -> None:
         path.write_text(text + event("eval_accuracy", 1e308, 1e14, epoch_num=1e308))
 
 
-def test_runs_with_absurd_figures(org: Path) -> None:
-    _absurd(org)
-    (told,) = Told(org.parent).rows
-    assert told["mfu"] is None or told["mfu"] < 1e30
+def test_runs_with_absurd_values_give_finite_results(org: Path) -> None:
+    _write_absurd_logs(org)
+    (row,) = CompareOutput(org.parent).rows
+    assert row["mfu"] is None or row["mfu"] < 1e30
 
 
-def test_paths_that_are_nothing(tmp_path: Path) -> None:
+def test_paths_without_results_are_errors(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / ("x" * 300), tmp_path / "\x1b[31m\n", Path("/dev/null")):
-        told = Told(path)
-        assert told.refused and told.says("podium:", path.name[:5].replace("\x1b", "\\x1b")) and "\x1b" not in told.text
+        output = CompareOutput(path)
+        assert (
+            output.refused
+            and output.contains("podium:", path.name[:5].replace("\x1b", "\\x1b"))
+            and "\x1b" not in output.text
+        )

@@ -1,12 +1,12 @@
-"""What other rounds leave beside the logs, and how they name them."""
+"""Layouts and file names of several rounds' result trees."""
 
 from pathlib import Path
 
-from podium.comparison.load import RunCache, gather
+from podium.comparison.load import RunCache, load_results
 from tests.podium.comparison.conftest import DESCRIPTION, event, log_text, write_system
 
 
-def test_folders_of_power_readings_and_words_of_checkers_are_no_runs(tmp_path: Path) -> None:
+def test_power_readings_and_checker_outputs_are_not_runs(tmp_path: Path) -> None:
     folder = write_system(tmp_path / "training_results_v4.0" / "ORG")
     for number in range(10):
         readings = folder / "power" / f"result_{number}" / "node_0.txt"
@@ -14,19 +14,19 @@ def test_folders_of_power_readings_and_words_of_checkers_are_no_runs(tmp_path: P
         readings.write_text(event("power_reading", 2090), encoding="utf-8")
     for name in ("compliance_230516211339670666882.out", "compliance_result.out", "test"):
         (folder / name).write_text("SUCCESS", encoding="utf-8")
-    (result,) = gather([tmp_path], RunCache(None)).results
+    (result,) = load_results([tmp_path], RunCache(None)).results
     assert len(result.runs) == 10 and result.score_minutes is not None and result.oddities == ()
 
 
-def test_logs_named_by_jobs_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_logs_named_by_job_ids_are_ordered_by_number(tmp_path: Path) -> None:
     folder = write_system(tmp_path / "v4.1" / "ORG")
     for number in range(10):
         (folder / f"result_{number}.txt").rename(folder / f"result_51-240510190402846980797_{number + 1}.txt")
-    (result,) = gather([tmp_path], RunCache(None)).results
+    (result,) = load_results([tmp_path], RunCache(None)).results
     assert [run.seconds for run in result.runs] == [1000.0 + number for number in range(10)]
 
 
-def test_one_benchmark_within_another_is_left_out(tmp_path: Path) -> None:
+def test_a_benchmark_folder_inside_another_is_left_out(tmp_path: Path) -> None:
     org = tmp_path / "v1.0" / "ORG"
     folder = write_system(org)
     nested = org / "results" / "SYS" / "resnet" / "bert"
@@ -34,23 +34,23 @@ def test_one_benchmark_within_another_is_left_out(tmp_path: Path) -> None:
     for number in range(10):
         (nested / f"result_{number}.txt").write_bytes((folder / f"result_{number}.txt").read_bytes())
         (nested.parent / f"result_{number}.txt").write_text(log_text(submission_benchmark="resnet"), encoding="utf-8")
-    found = gather([tmp_path], RunCache(None))
+    found = load_results([tmp_path], RunCache(None))
     assert [Path(result.source).name for result in found.results] == ["bert"]
     assert any("1 result(s) of other benchmarks" in note for note in found.notes)
 
 
-def test_packages_that_hold_the_same_logs_within_a_round(tmp_path: Path) -> None:
+def test_packages_with_the_same_logs_within_a_round_are_repeats(tmp_path: Path) -> None:
     for name in ("cloud", "cloud-ac-power", "cloud-dc-power"):
         write_system(tmp_path / "v4.0" / name, description={**DESCRIPTION, "submitter": "Cloud & Co"})
-    results = gather([tmp_path], RunCache(None)).results
+    results = load_results([tmp_path], RunCache(None)).results
     assert [result.repeats for result in results] == [None, *["v4.0 Cloud & Co SYS (in cloud)"] * 2]
 
 
-def test_divisions_and_numbers_as_people_write_them(tmp_path: Path) -> None:
+def test_spelling_variants_of_divisions_and_numbers_are_accepted(tmp_path: Path) -> None:
     for number, (division, nodes) in enumerate([("close", 1.0), ("Closed", 4), ("Open ", "1.0")]):
-        described = {**DESCRIPTION, "division": division, "number_of_nodes": nodes}
-        write_system(tmp_path / "v1.0" / "ORG", f"SYS {number}+", 1000.0 + 20 * number, described)
-    found = gather([tmp_path], RunCache(None)).results
+        description = {**DESCRIPTION, "division": division, "number_of_nodes": nodes}
+        write_system(tmp_path / "v1.0" / "ORG", f"SYS {number}+", 1000.0 + 20 * number, description)
+    found = load_results([tmp_path], RunCache(None)).results
     assert [(one.division, one.nodes, one.accelerators) for one in found] == [
         ("closed", 1, 4),
         ("closed", 4, 16),

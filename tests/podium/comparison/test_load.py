@@ -1,9 +1,4 @@
-"""What was read is kept by content, and nothing that is wrong with what is kept matters.
-
-From trees to results.
-
-Many logs: in processes or without, from what is kept or anew, always the same.
-"""
+"""The cache of parsed logs, loading of trees of results, and reading of logs in processes."""
 
 import shutil
 import sqlite3
@@ -16,8 +11,7 @@ import pytest
 
 from benchmarks.bert import rules
 from podium.comparison import load
-from podium.comparison import load as cache_module
-from podium.comparison.load import NAME, Comparison, RunCache, gather, read_one, read_runs
+from podium.comparison.load import DATABASE_NAME, Comparison, RunCache, load_results, read_runs, try_read_log
 from podium.config.load import load_system, write_resolved
 from podium.core import text
 from podium.core.errors import UsageError, WorkError
@@ -30,7 +24,7 @@ from tests.podium.comparison.conftest import DESCRIPTION, log_text, make_run, wr
 RUNS = [make_run(1000.0 + n, digest=f"digest{n}") for n in range(3)]
 
 
-def test_what_is_kept_is_found(tmp_path: Path) -> None:
+def test_cached_runs_are_returned(tmp_path: Path) -> None:
     RunCache(tmp_path / "deep" / "folder").put(RUNS)
     cache = RunCache(tmp_path / "deep" / "folder")
     assert cache.get(["digest0", "digest2", "other"]) == {"digest0": RUNS[0], "digest2": RUNS[2]}
@@ -39,7 +33,7 @@ def test_what_is_kept_is_found(tmp_path: Path) -> None:
     assert cache.get([f"digest{n}" for n in range(2000)]) == {run.digest: run for run in RUNS}
 
 
-def test_nothing_is_kept_where_nothing_shall_be(tmp_path: Path) -> None:
+def test_a_disabled_cache_writes_nothing(tmp_path: Path) -> None:
     cache = RunCache(None)
     cache.put(RUNS)
     assert cache.get(["digest0"]) == {} and RunCache(tmp_path).get(["digest0"]) == {}
@@ -47,49 +41,49 @@ def test_nothing_is_kept_where_nothing_shall_be(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_reader_reads_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_reader_has_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunCache(tmp_path).put(RUNS)
-    monkeypatch.setattr(cache_module, "reader", lambda: "another")
+    monkeypatch.setattr(load, "reader_version", lambda: "another")
     assert RunCache(tmp_path).get(["digest0"]) == {}
     RunCache(tmp_path).put(RUNS[1:2])
     monkeypatch.undo()
-    assert RunCache(tmp_path).get(["digest0", "digest1"]) == {}, "what others kept is removed"
+    assert RunCache(tmp_path).get(["digest0", "digest1"]) == {}, "runs of other versions are removed"
 
 
-def test_a_damaged_row_is_not_there(tmp_path: Path) -> None:
+def test_a_damaged_row_is_ignored(tmp_path: Path) -> None:
     RunCache(tmp_path).put(RUNS)
-    with sqlite3.connect(tmp_path / NAME) as database:
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
         for digest, text in (("digest0", "{"), ("digest1", '{"digest": "digest1"}'), ("digest2", None)):
             database.execute("UPDATE runs SET run = ? WHERE digest = ?", [text, digest])
     cache = RunCache(tmp_path)
     assert cache.get([run.digest for run in RUNS]) == {} and cache.problem is None
 
 
-def test_a_row_of_another_log_is_not_there(tmp_path: Path) -> None:
+def test_a_row_with_the_run_of_another_log_is_ignored(tmp_path: Path) -> None:
     RunCache(tmp_path).put(RUNS)
-    with sqlite3.connect(tmp_path / NAME) as database:
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
         other = "(SELECT run FROM runs WHERE digest = 'digest1')"
         database.execute(f"UPDATE runs SET run = {other} WHERE digest = 'digest0'")
     assert set(RunCache(tmp_path).get([run.digest for run in RUNS])) == {"digest1", "digest2"}
 
 
-def test_no_database_at_all(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b"no database" * 1000)
+def test_a_damaged_database_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / DATABASE_NAME).write_bytes(b"no database" * 1000)
     cache = RunCache(tmp_path)
     assert cache.get(["digest0"]) == {}
-    assert cache.problem is not None and "is not kept" in cache.problem
+    assert cache.problem is not None and "the cache is not used" in cache.problem
     cache.put(RUNS)
-    assert (tmp_path / NAME).read_bytes() == b"no database" * 1000
+    assert (tmp_path / DATABASE_NAME).read_bytes() == b"no database" * 1000
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_created_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cache = RunCache(tmp_path / "file" / "folder")
     cache.put(RUNS)
     assert cache.problem is not None and cache.get(["digest0"]) == {}
 
 
-def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_follows_xdg_cache_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert user_cache_folder() == Path("/caches/podium")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
@@ -98,7 +92,7 @@ def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the code, to be edited."""
+    """A copy of the code that tests edit."""
     folder = tmp_path_factory.mktemp("sources")
     for name in ("benchmarks", "podium"):
         shutil.copytree(CODE_FOLDER / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -108,15 +102,14 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 READ = """
 import sys
 from pathlib import Path
-from {reading} import read_runs
-from {cache} import RunCache
+from {module} import RunCache, read_runs
 (run,) = read_runs([Path(sys.argv[1])], RunCache(Path(sys.argv[2]))).values()
 print(run.org, run.samples, *(oddity.kind for oddity in run.oddities))
 """
 
 
 def read_with(sources: Path, *paths: Path) -> str:
-    script = READ.format(reading=load.__name__, cache=cache_module.__name__)
+    script = READ.format(module=load.__name__)
     command = [sys.executable, "-B", "-c", script, *map(str, paths)]
     return subprocess.run(command, cwd=sources, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -129,7 +122,7 @@ def read_with(sources: Path, *paths: Path) -> str:
         (lines, "TOKEN in before", "True", "A B 1792000.0 two_events"),
     ],
 )
-def test_a_change_of_any_code_that_reads_logs_reads_them_anew(
+def test_a_change_of_any_code_that_reads_logs_invalidates_the_cache(
     sources: Path, tmp_path: Path, callee: ModuleType, old: str, new: str, expected: str
 ) -> None:
     log = tmp_path / "result_0.txt"
@@ -145,12 +138,12 @@ def test_a_change_of_any_code_that_reads_logs_reads_them_anew(
         edited.write_text(source, encoding="utf-8")
 
 
-def gathered(*paths: Path) -> Comparison:
-    return gather(paths, RunCache(None))
+def results_in(*paths: Path) -> Comparison:
+    return load_results(paths, RunCache(None))
 
 
-def test_two_rounds(rounds: Path) -> None:
-    found = gathered(rounds)
+def test_results_of_two_rounds(rounds: Path) -> None:
+    found = results_in(rounds)
     assert [one.name for one in found.results] == ["v2.0 Org Inc. SYS", "v2.1 Org Inc. FAST", "v2.1 Org Inc. SYS"]
     one = found.results[0]
     assert (one.division, one.nodes, one.accelerators, one.family) == ("closed", 2, 8, "NVIDIA A100 SXM")
@@ -160,105 +153,105 @@ def test_two_rounds(rounds: Path) -> None:
     assert found.notes == ()
 
 
-def test_the_same_folder_twice_is_there_once(rounds: Path) -> None:
-    assert gathered(rounds, rounds / "training_results_v2.0", rounds) == gathered(rounds)
+def test_a_folder_in_several_paths_is_one_result(rounds: Path) -> None:
+    assert results_in(rounds, rounds / "training_results_v2.0", rounds) == results_in(rounds)
 
 
 def test_logs_of_one_folder_are_one_result(rounds: Path) -> None:
     folder = rounds / "training_results_v2.0" / "ORG" / "results" / "SYS" / "bert"
     (folder / "scaling.json").write_text('{"scaling_factor": 1.5}', encoding="utf-8")
-    whole = gathered(rounds / "training_results_v2.0").results
+    whole = results_in(rounds / "training_results_v2.0").results
     logs = sorted(folder.glob("result_*.txt"), reverse=True)
-    assert [run.seconds for run in gathered(*logs).results[0].runs] == [run.seconds for run in whole[0].runs]
+    assert [run.seconds for run in results_in(*logs).results[0].runs] == [run.seconds for run in whole[0].runs]
     for paths in ((logs[3], folder.parents[2]), (folder, logs[3]), (rounds / "training_results_v2.0", logs[0])):
-        assert gathered(*paths).results == whole
-    assert [len(one.runs) for one in gathered(*logs[:2]).results] == [2]
+        assert results_in(*paths).results == whole
+    assert [len(one.runs) for one in results_in(*logs[:2]).results] == [2]
 
 
-def test_an_archive_is_as_good_as_its_tree(rounds: Path, tmp_path: Path) -> None:
+def test_archives_have_the_results_of_their_tree(rounds: Path, tmp_path: Path) -> None:
     name = "training_results_v2.0"
     subprocess.run(["tar", "-C", rounds, "-cJf", tmp_path / f"{name}.tar.xz", name], check=True)
     shutil.make_archive(str(tmp_path / name), "zip", rounds / name)
-    plain = gathered(rounds / name).results
+    plain = results_in(rounds / name).results
     for archive, inside in ((f"{name}.tar.xz", f"{name}/ORG"), (f"{name}.zip", "ORG")):
-        found = gathered(tmp_path / archive).results
+        found = results_in(tmp_path / archive).results
         assert [(one.name, one.runs) for one in found] == [(one.name, one.runs) for one in plain]
         assert [one.source for one in found] == [f"{tmp_path / archive}/{inside}/results/SYS/bert"]
     (tmp_path / "broken.tar.xz").write_bytes(b"no archive")
     with pytest.raises(WorkError, match=r"broken\.tar\.xz"):
-        gathered(tmp_path / "broken.tar.xz")
+        results_in(tmp_path / "broken.tar.xz")
 
 
-def test_a_round_by_its_dates_is_told(tmp_path: Path) -> None:
+def test_a_round_from_dates_is_noted(tmp_path: Path) -> None:
     write_system(tmp_path / "some" / "ORG")
-    found = gathered(tmp_path / "some")
+    found = results_in(tmp_path / "some")
     assert found.results[0].round == "v2.0" and "no folder names the round" in found.notes[0]
 
 
-def test_other_benchmarks_are_told(rounds: Path) -> None:
+def test_other_benchmarks_are_noted(rounds: Path) -> None:
     write_system(rounds / "training_results_v2.0" / "ORG", "PICTURES", benchmark="resnet")
     folder = write_system(rounds / "training_results_v2.0" / "ORG", "MISLABELLED")
     for log in folder.iterdir():
         log.write_text(log_text(submission_benchmark="resnet"), encoding="utf-8")
-    found = gathered(rounds)
+    found = results_in(rounds)
     assert len(found.results) == 3
     assert "1 result(s) of other benchmarks are left out" in found.notes[0]
     assert "MISLABELLED" in found.notes[1] and "its logs are of resnet" in found.notes[1]
 
 
-def test_own_results(tmp_path: Path) -> None:
+def test_results_after_the_last_round_are_own_results(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "laptop" / "bert"
     folder.mkdir(parents=True)
     late = log_text().replace('"time_ms": 16', '"time_ms": 18')
     (folder / "result_0.txt").write_text(late, encoding="utf-8")
-    (one,) = gathered(tmp_path / "results").results
+    (one,) = results_in(tmp_path / "results").results
     assert (one.own, one.submitter, one.system, one.accelerators) == (True, "Podium", "laptop", 0)
-    assert not one.full_size, "the laptop's file says that its BERT is tiny"
+    assert not one.full_size, "systems/laptop.yaml has a tiny BERT"
     assert one.minutes == pytest.approx(1000 / 60) and one.score_minutes is None
 
 
-def test_own_results_of_a_system_that_is_not_known(tmp_path: Path) -> None:
+def test_own_results_of_an_unknown_system_have_no_size(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "nowhere" / "bert"
     folder.mkdir(parents=True)
     (folder / "result_0.txt").write_text(log_text().replace('"time_ms": 16', '"time_ms": 18'), encoding="utf-8")
-    (one,) = gathered(tmp_path / "results").results
-    assert one.accelerators is None and "how it was configured is not known" in one.oddities[0]
+    (one,) = results_in(tmp_path / "results").results
+    assert one.accelerators is None and "its configuration is unknown" in one.oddities[0]
 
 
-def test_own_results_were_made_as_their_runs_were_configured(tmp_path: Path) -> None:
-    """Not as the system's file says now."""
-    kept = tmp_path / "runs" / "laptop" / "2026-01-01" / "run_0" / "config.yaml"
-    kept.parent.mkdir(parents=True)
+def test_own_results_use_the_configuration_of_their_runs(tmp_path: Path) -> None:
+    """It takes precedence over the system's current file."""
+    config_path = tmp_path / "runs" / "laptop" / "2026-01-01" / "run_0" / "config.yaml"
+    config_path.parent.mkdir(parents=True)
     write_resolved(
         load_system(
             "laptop", settings=["size=large", "optimizer.algorithm=lamb", "hyperparameters=lamb_448", "seed=1000000"]
         ),
-        kept,
+        config_path,
     )
     folder = tmp_path / "results" / "laptop" / "bert"
     folder.mkdir(parents=True)
     (folder / "result_0.txt").write_text(log_text().replace('"time_ms": 16', '"time_ms": 18'), encoding="utf-8")
-    (one,) = gathered(tmp_path / "results").results
+    (one,) = results_in(tmp_path / "results").results
     assert one.full_size
 
 
-def test_a_missing_description_and_one_in_other_letters(tmp_path: Path) -> None:
+def test_descriptions_that_are_missing_or_differ_in_case(tmp_path: Path) -> None:
     org = tmp_path / "v2.0" / "ORG"
     write_system(org, "Lost")
     write_system(org, "Cased")
     (org / "systems" / "Lost.json").unlink()
     (org / "systems" / "Cased.json").rename(org / "systems" / "cased.json")
-    lost, cased = gathered(org).results
+    lost, cased = results_in(org).results
     assert cased.accelerators == 8 and "differ in case" in cased.oddities[0]
     assert (lost.accelerators, lost.submitter, lost.division) == (None, "ORG", "closed")
     assert "Lost.json is missing" in lost.oddities[0]
 
 
-def test_a_description_that_is_no_json(tmp_path: Path) -> None:
+def test_a_description_that_is_not_json_is_an_anomaly(tmp_path: Path) -> None:
     org = tmp_path / "v2.0" / "ORG"
     write_system(org)
     (org / "systems" / "SYS.json").write_text('{"a": 1,}', encoding="utf-8")
-    (one,) = gathered(org).results
+    (one,) = results_in(org).results
     assert one.accelerators is None and "SYS.json is no JSON" in one.oddities[0]
 
 
@@ -272,32 +265,34 @@ def test_a_description_that_is_no_json(tmp_path: Path) -> None:
         ({"number_of_nodes": None}, None),
     ],
 )
-def test_sizes(tmp_path: Path, fields: dict[str, object], accelerators: int | None) -> None:
+def test_number_of_accelerators_from_descriptions(
+    tmp_path: Path, fields: dict[str, object], accelerators: int | None
+) -> None:
     write_system(tmp_path / "v2.0" / "ORG", description={**DESCRIPTION, **fields})
-    (one,) = gathered(tmp_path / "v2.0").results
+    (one,) = results_in(tmp_path / "v2.0").results
     assert one.accelerators == accelerators
-    assert any("do not tell how many" in odd for odd in one.oddities) == (accelerators is None)
+    assert any("do not give a number of accelerators" in anomaly for anomaly in one.oddities) == (accelerators is None)
 
 
-def test_progress(rounds: Path) -> None:
-    starting: list[int] = []
-    told: list[int] = []
-    gather([rounds], RunCache(None), starting.append, told.append)
-    assert starting == [30] and sum(told) == 30
+def test_progress_is_reported(rounds: Path) -> None:
+    started: list[int] = []
+    read: list[int] = []
+    load_results([rounds], RunCache(None), started.append, read.append)
+    assert started == [30] and sum(read) == 30
 
 
-def test_names_from_strangers_are_made_readable(tmp_path: Path) -> None:
+def test_unprintable_names_are_made_printable(tmp_path: Path) -> None:
     name = "a\x1b[31m\u202eb"
     write_system(tmp_path / "v2.0" / "ORG", name, description={**DESCRIPTION, "submitter": "<b>\n\x07x"})
-    (one,) = gathered(tmp_path / "v2.0").results
+    (one,) = results_in(tmp_path / "v2.0").results
     assert (one.system, one.submitter) == ("a [31m b", "<b> x")
     assert one.source.endswith(r"results/a\x1b[31m\u202eb/bert")
     assert one.description["submitter"] == "<b> x"
 
 
-def test_nothing(tmp_path: Path) -> None:
+def test_a_folder_without_results_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no results"):
-        gathered(tmp_path)
+        results_in(tmp_path)
 
 
 @pytest.fixture
@@ -308,48 +303,48 @@ def logs(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_in_processes_and_without(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_read_equally_with_and_without_processes(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "processors", lambda: 2)
     many = read_runs(logs, RunCache(None))
-    monkeypatch.setattr(load, "FEW", 100)
+    monkeypatch.setattr(load, "MIN_LOGS_FOR_PROCESSES", 100)
     assert read_runs(logs, RunCache(None)) == many
     assert [run.seconds for run in many.values() if isinstance(run, Run)] == [100.0 + number for number in range(30)]
     assert list(many) == logs
 
 
-def test_a_log_that_is_known_is_not_read(logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "FEW", 100)
-    told: list[int] = []
-    first = read_runs(logs, RunCache(tmp_path / "cache"), told.append)
+def test_a_cached_log_is_not_read(logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "MIN_LOGS_FOR_PROCESSES", 100)
+    progress: list[int] = []
+    first = read_runs(logs, RunCache(tmp_path / "cache"), progress.append)
     logs[3].write_text(log_text(777.0), encoding="utf-8")
     read: list[Path] = []
-    monkeypatch.setattr(load, "read_one", lambda log: read.append(log) or read_one(log))
-    second = read_runs(logs, RunCache(tmp_path / "cache"), told.append)
+    monkeypatch.setattr(load, "try_read_log", lambda log: read.append(log) or try_read_log(log))
+    second = read_runs(logs, RunCache(tmp_path / "cache"), progress.append)
     assert read == [logs[3]]
     assert {log: run for log, run in second.items() if log != logs[3]} == {
         log: run for log, run in first.items() if log != logs[3]
     }
-    assert sum(told) == 60
+    assert sum(progress) == 60
     moved = logs[0].rename(tmp_path / "elsewhere.txt")
     assert read_runs([moved], RunCache(tmp_path / "cache"))[moved] == first[logs[0]] and read == [logs[3]]
 
 
-def test_a_log_that_changes_while_it_is_read_is_not_kept(
+def test_a_log_that_changes_while_it_is_read_is_not_cached(
     logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def grown(log: Path) -> Run | str:
         with log.open("a", encoding="utf-8") as file:
             file.write("more\n")
-        return read_one(log)
+        return try_read_log(log)
 
     before = sha256_of(logs[0])
-    monkeypatch.setattr(load, "read_one", grown)
+    monkeypatch.setattr(load, "try_read_log", grown)
     read_runs(logs[:1], RunCache(tmp_path / "cache"))
     cache = RunCache(tmp_path / "cache")
     assert cache.get([before, sha256_of(logs[0])]) == {}
 
 
-def test_a_log_that_cannot_be_read_is_told(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_read_has_a_reason(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     logs[1].unlink()
     found = read_runs(logs[:3], RunCache(None))
     assert "cannot be read" in str(found[logs[1]]) and isinstance(found[logs[2]], Run)

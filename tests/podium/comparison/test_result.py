@@ -1,4 +1,4 @@
-"""What follows from a result's runs."""
+"""Values that are derived from a result's runs."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from podium.comparison.result import FLOPS_PER_SEQUENCE
 from tests.podium.comparison.conftest import make_result, make_run
 
 
-def test_scores_raw_and_scaled() -> None:
+def test_measured_and_scaled_scores() -> None:
     result = make_result([make_run(600.0 + n) for n in range(10)])
     assert result.score_minutes == pytest.approx(604.5 / 60) == result.minutes == result.score_minutes_scaled
     scaled = make_result(result.runs, scaling_factor=1.01)
@@ -16,7 +16,7 @@ def test_scores_raw_and_scaled() -> None:
     assert scaled.score_minutes_scaled == pytest.approx(1.01 * 604.5 / 60)
 
 
-def test_fewer_runs_have_a_mean_and_no_score() -> None:
+def test_fewer_than_ten_runs_have_a_mean_and_no_score() -> None:
     result = make_result([make_run(60.0), make_run(120.0), make_run(1.0, status="aborted")])
     assert (result.score_minutes, result.score_minutes_scaled, result.minutes) == (None, None, 1.5)
     assert make_result([]).minutes is None
@@ -34,19 +34,19 @@ def test_throughput() -> None:
     assert make_result(nodes=None).per_node(16.0) is None
 
 
-def test_what_was_trained_after_the_target_counts_for_throughput_alone() -> None:
+def test_samples_after_the_target_count_only_for_throughput() -> None:
     result = make_result([make_run(100.0, 1000.0, trained=1500.0)] * 2)
     assert result.samples_to_target == 1000.0 and result.sequences_per_second == 15.0
 
 
-def test_one_run_that_does_not_tell_leaves_the_mean_unknown() -> None:
+def test_a_mean_is_unknown_if_one_run_did_not_log_the_value() -> None:
     runs = [make_run(evaluating_seconds=10.0), make_run(1001.0, None)]
     result = make_result(runs)
     assert (result.samples_to_target, result.sequences_per_second, result.evaluation_share) == (None, None, None)
     assert (result.training_sequences_per_second, result.steady_sequences_per_second, result.utilization) == (None,) * 3
 
 
-def test_batch_sizes() -> None:
+def test_global_batch_size_is_unknown_if_runs_differ() -> None:
     assert make_result().global_batch_size == 448
     assert make_result([make_run(), make_run(global_batch_size=256.0)]).global_batch_size is None
     assert make_result([make_run(global_batch_size=None)]).global_batch_size is None
@@ -61,8 +61,8 @@ def test_utilization() -> None:
     assert make_result(result.runs, accelerators=0).utilization is None
 
 
-def test_what_a_sequence_takes() -> None:
-    """The figure is of 2,230 published logs' data; Wikipedia's histogram gives the same within a hundredth."""
+def test_flops_per_sequence_match_wikipedias_histogram() -> None:
+    """The constant is from the data of 2,230 published logs; Wikipedia's histogram agrees within 1%."""
     histogram = wikipedia_histogram()
     samples, flops = float(histogram.sum()), 0.0
     for length, count in enumerate(histogram):
@@ -71,7 +71,7 @@ def test_what_a_sequence_takes() -> None:
     assert flops / samples == pytest.approx(FLOPS_PER_SEQUENCE, rel=0.01)
 
 
-def test_names() -> None:
+def test_names_of_results() -> None:
     assert make_result().name == "v2.0 ORG SYS" and not make_result().own
     assert make_result(round=None).name == "own ORG SYS" and make_result(round=None).own
     assert make_result().family == "NVIDIA A100 SXM"

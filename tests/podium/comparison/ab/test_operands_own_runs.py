@@ -1,82 +1,87 @@
-"""Runs of one's own and the logs that belong to them, wherever later sets have moved these."""
+"""Local runs and their logs, in both layouts of runs/."""
 
 from pathlib import Path
 
 import pytest
 
-from podium.comparison.ab.operands import by_seeds, home_of, known_code, made_by, runs_in, with_logs
+from podium.comparison.ab.operands import find_logs, find_runs, folders_of_run, known_code, match_by_seed, runs_of_code
 from podium.mllog.run import Run
 from podium.run.source import Source
-from tests.podium.comparison.own import Workshop, read
+from tests.podium.comparison.own import RunFactory, read
 
 CODES = (Source("ab" * 32, "12" * 20), Source("cd" * 32, None))
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
-    return Workshop(tmp_path)
+def run_factory(tmp_path: Path) -> RunFactory:
+    return RunFactory(tmp_path)
 
 
-def seconds_of(workshop: Workshop, folder: Path) -> list[float | None]:
-    own = runs_in(folder)
-    return [run.seconds for run in with_logs(own, home_of(own[0].folder.path), read).runs]
+def seconds_of(run_factory: RunFactory, folder: Path) -> list[float | None]:
+    own = find_runs(folder)
+    return [run.seconds for run in find_logs(own, folders_of_run(own[0].folder.path), read).runs]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_every_set_finds_its_own_logs(workshop: Workshop, kept: bool) -> None:
-    """In the layout before, those of the set before the last are in the last one's folder."""
-    workshop.kept = kept
+@pytest.mark.parametrize("previous_layout", [False, True])
+def test_the_logs_of_every_set_are_found(run_factory: RunFactory, previous_layout: bool) -> None:
+    """In the previous layout, the logs of the last set but one are in the last set's folder."""
+    run_factory.previous_layout = previous_layout
     times = ([100.0, 101.0, 102.0], [110.0, 111.0], [120.0 + n for n in range(11)])
     for one in times:
-        workshop.make(one)
-    assert [seconds_of(workshop, folder) for folder in workshop.sets] == list(times)
+        run_factory.make(one)
+    assert [seconds_of(run_factory, folder) for folder in run_factory.sets] == list(times)
 
 
-def test_one_seed_in_two_sets_is_told_apart_by_the_totals(workshop: Workshop) -> None:
-    workshop.make([100.0], seed=7)
-    workshop.make([130.0], seed=7)
-    assert [seconds_of(workshop, folder) for folder in workshop.sets] == [[100.0], [130.0]]
-    logs = [run for run in read([workshop.home.results / "mine/bert/result_0.txt"]).values() if isinstance(run, Run)]
-    assert [run.folder.path for run in by_seeds(logs, "mine", workshop.home)] == [workshop.sets[1] / "run_0"]
-    for folder in workshop.sets:
+def test_runs_with_equal_seeds_are_distinguished_by_their_totals(run_factory: RunFactory) -> None:
+    run_factory.make([100.0], seed=7)
+    run_factory.make([130.0], seed=7)
+    assert [seconds_of(run_factory, folder) for folder in run_factory.sets] == [[100.0], [130.0]]
+    logs = [
+        run for run in read([run_factory.folders.results / "mine/bert/result_0.txt"]).values() if isinstance(run, Run)
+    ]
+    assert [run.folder.path for run in match_by_seed(logs, "mine", run_factory.folders)] == [
+        run_factory.sets[1] / "run_0"
+    ]
+    for folder in run_factory.sets:
         (folder / "run_0" / "summary.json").unlink()
-    found = with_logs(runs_in(workshop.sets[0] / "run_0"), workshop.home, read)
+    found = find_logs(find_runs(run_factory.sets[0] / "run_0"), run_factory.folders, read)
     assert found.runs == () and "run_0 is left out: 2 logs have its seed 7" in found.notes[0]
-    assert by_seeds(logs, "mine", workshop.home) == []
+    assert match_by_seed(logs, "mine", run_factory.folders) == []
 
 
-def test_why_a_run_has_no_log(workshop: Workshop) -> None:
-    folder = workshop.make([100.0, 101.0, 102.0, 103.0])
-    results = workshop.home.results / "mine" / "bert"
+def test_runs_without_a_log_have_a_reason(run_factory: RunFactory) -> None:
+    folder = run_factory.make([100.0, 101.0, 102.0, 103.0])
+    results = run_factory.folders.results / "mine" / "bert"
     (results / "result_0.txt").rename(folder / "run_0" / "result.restarted.txt")
     (results / "result_1.txt").rename(folder / "run_1" / "result.partial.txt")
     (results / "result_2.txt").unlink()
-    found = with_logs(runs_in(folder), workshop.home, read)
-    assert [run.seconds for run in found.runs] == [103.0] and found.of[0].name.endswith("/run_3")
-    whys = [note.partition("is left out: ")[2] for note in found.notes]
-    assert whys[0] == "it was restarted, which is no result" and whys[1] == "its log is not whole yet"
-    assert whys[2].startswith("no log in ") and "102000" in whys[2]
+    found = find_logs(find_runs(folder), run_factory.folders, read)
+    assert [run.seconds for run in found.runs] == [103.0] and found.records[0].name.endswith("/run_3")
+    reasons = [note.partition("is left out: ")[2] for note in found.notes]
+    assert reasons[0] == "it was restarted, and a restarted run is not a result"
+    assert reasons[1] == "its log is not complete yet"
+    assert reasons[2].startswith("no log in ") and "102000" in reasons[2]
 
 
-def test_runs_by_the_code_that_made_them(workshop: Workshop) -> None:
+def test_runs_are_found_by_commit_or_code_hash(run_factory: RunFactory) -> None:
     for n, source in enumerate((CODES[0], CODES[1], None, CODES[0])):
-        workshop.make([100.0 + n], source)
+        run_factory.make([100.0 + n], source)
     commit = CODES[0].commit
-    assert [run.folder.path.parent for run in made_by("", commit, workshop.home)] == [
-        workshop.sets[0],
-        workshop.sets[3],
+    assert [run.folder.path.parent for run in runs_of_code("", commit, run_factory.folders)] == [
+        run_factory.sets[0],
+        run_factory.sets[3],
     ]
-    assert made_by("abab", None, workshop.home) == made_by("1212", None, workshop.home)
-    assert [run.name for run in made_by("cdcdcd", None, workshop.home)] == [
-        "/".join((workshop.sets[1] / "run_0").parts[-3:])
+    assert runs_of_code("abab", None, run_factory.folders) == runs_of_code("1212", None, run_factory.folders)
+    assert [run.name for run in runs_of_code("cdcdcd", None, run_factory.folders)] == [
+        "/".join((run_factory.sets[1] / "run_0").parts[-3:])
     ]
-    assert made_by("ef", None, workshop.home) == [] == made_by("", "34" * 20, workshop.home)
-    assert known_code(workshop.home) == ["121212121212", "cdcdcdcdcdcd"]
+    assert runs_of_code("ef", None, run_factory.folders) == [] == runs_of_code("", "34" * 20, run_factory.folders)
+    assert known_code(run_factory.folders) == ["121212121212", "cdcdcdcdcdcd"]
 
 
-def test_folders_of_logs_by_their_seeds(workshop: Workshop) -> None:
+def test_run_folders_are_found_by_the_seeds_of_logs(run_factory: RunFactory) -> None:
     for n in range(3):
-        workshop.make([100.0 + n, 200.0 + n])
-    logs = read([workshop.home.results / "mine/bert/result_1.txt"])
-    own = by_seeds([run for run in logs.values() if not isinstance(run, str)], "mine", workshop.home)
-    assert [run.folder.path for run in own] == [workshop.sets[2] / "run_1"]
+        run_factory.make([100.0 + n, 200.0 + n])
+    logs = read([run_factory.folders.results / "mine/bert/result_1.txt"])
+    own = match_by_seed([run for run in logs.values() if not isinstance(run, str)], "mine", run_factory.folders)
+    assert [run.folder.path for run in own] == [run_factory.sets[2] / "run_1"]

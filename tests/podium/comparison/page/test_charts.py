@@ -1,9 +1,4 @@
-"""Charts over the number of accelerators.
-
-Accuracy over samples.
-
-Where the time of runs goes.
-"""
+"""Charts of a comparison: values by number of accelerators, accuracy by samples, and phase times."""
 
 import re
 from collections.abc import Sequence
@@ -14,20 +9,20 @@ import pytest
 
 from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.comparison.page.charts import (
-    KINDS,
-    POSITIONS,
-    TimeSpent,
-    accuracies,
+    CURVE_POSITIONS,
+    PHASES,
+    PhaseTimes,
+    accuracy_curves,
     best_rates_chart,
     curves_chart,
+    phase_times,
+    phase_times_chart,
     throughput_chart,
     ticks,
     time_chart,
-    time_spent,
-    time_spent_chart,
 )
-from podium.comparison.page.families import MOST, families_of
-from podium.comparison.page.labels import told
+from podium.comparison.page.families import MAX_FAMILIES, group_by_family
+from podium.comparison.page.labels import tooltip
 from podium.comparison.result import Result
 from podium.html.chart import Chart, page_svg
 from podium.mllog.run import Run
@@ -42,7 +37,7 @@ def sized(accelerators: int, seconds: float, **changes: object) -> Result:
 
 
 def points(chart: Chart, narrow: bool = False) -> dict[str, tuple[float, float]]:
-    """Where the point of each name is, x to the right and y upwards."""
+    """Return the position of the point of each system, x to the right and y upwards."""
     root = ElementTree.fromstring(page_svg(chart, "c", narrow))
     found = {}
     for element in root.iter("use"):
@@ -53,9 +48,9 @@ def points(chart: Chart, narrow: bool = False) -> dict[str, tuple[float, float]]
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_every_result_is_where_its_numbers_are(narrow: bool) -> None:
+def test_points_are_at_the_results_values(narrow: bool) -> None:
     results = [sized(8, 1000), sized(16, 500), sized(64, 125), sized(64, 250), sized(1024, 10)]
-    found = points(time_chart(families_of(results)), narrow)
+    found = points(time_chart(group_by_family(results)), narrow)
     assert set(found) == {result.system for result in results}
     x, y = ({name: at[axis] for name, at in found.items()} for axis in (0, 1))
     assert x["8-1000"] < x["16-500"] < x["64-125"] == x["64-250"] < x["1024-10"]
@@ -65,49 +60,49 @@ def test_every_result_is_where_its_numbers_are(narrow: bool) -> None:
     assert halving > 0 and y["16-500"] - y["64-125"] == pytest.approx(2 * halving, abs=0.1)
 
 
-def test_throughput_is_for_an_accelerator_or_for_a_node() -> None:
+def test_throughput_is_per_accelerator_or_per_node() -> None:
     cpus = sized(0, 1000, system="cpus", accelerator=None, kind=None, nodes=8)
     results = [sized(8, 1000, system="few"), sized(16, 500, system="many"), cpus]
-    found = points(throughput_chart(families_of(results)))
+    found = points(throughput_chart(group_by_family(results)))
     assert found["few"][1] == pytest.approx(found["many"][1], abs=0.05) == pytest.approx(found["cpus"][1], abs=0.05)
-    assert found["cpus"][0] != found["few"][0], "families of one size stand side by side"
+    assert found["cpus"][0] != found["few"][0], "families of one size are drawn side by side"
 
 
 def test_results_without_samples_are_not_in_the_chart_of_throughput() -> None:
-    silent = make_result([make_run(1000 * f, None) for f in FACTORS], system="silent")
-    assert set(points(throughput_chart(families_of([silent, sized(8, 900)])))) == {"8-900"}
+    unknown = make_result([make_run(1000 * f, None) for f in FACTORS], system="unknown")
+    assert set(points(throughput_chart(group_by_family([unknown, sized(8, 900)])))) == {"8-900"}
 
 
-def test_a_line_joins_only_what_can_be_joined() -> None:
+def test_lines_connect_published_closed_results_of_one_family() -> None:
     def lines(results: Sequence[Result]) -> int:
-        svg = page_svg(time_chart(families_of(results)), "c", False)
+        svg = page_svg(time_chart(group_by_family(results)), "c", False)
         return len(re.findall(r'<path d="[^"]*" clip-path="[^"]*" style="fill: none; stroke: var\(--series-0\)', svg))
 
     assert lines([sized(8, 100), sized(16, 50)]) == 1
     assert lines([sized(8, 100), sized(8, 50)]) == 0
     assert lines([sized(8, 100), sized(16, 50, division="open")]) == 0
     assert lines([sized(8, 100), sized(16, 50, round=None)]) == 0
-    many = [sized(8 * n, 100, kind=None, accelerator=f"kind {n:02d}") for n in range(1, MOST + 4)]
+    many = [sized(8 * n, 100, kind=None, accelerator=f"kind {n:02d}") for n in range(1, MAX_FAMILIES + 4)]
     assert lines(many) == 0, "different kinds of accelerators are no family"
 
 
-def test_own_and_open_results_stand_out() -> None:
+def test_own_and_open_results_have_their_own_markers() -> None:
     both = [sized(8, 100, division="open", system="free"), sized(16, 50, round=None, system="mine")]
-    svg = page_svg(time_chart(families_of(both)), "c", False)
+    svg = page_svg(time_chart(group_by_family(both)), "c", False)
     assert "your own" in svg and "stroke: var(--ink)" in svg
     assert re.search(r"fill-opacity: 0; stroke: var\(--series-0\)|fill: none; stroke: var\(--series-0\)", svg)
-    assert "your own" not in page_svg(time_chart(families_of(both[:1])), "c", False)
+    assert "your own" not in page_svg(time_chart(group_by_family(both[:1])), "c", False)
 
 
-def test_one_result_is_a_chart() -> None:
+def test_a_single_result_is_drawn() -> None:
     for result in (sized(1, 5), sized(8, 5, round=None), sized(0, 5, nodes=1)):
-        families = families_of([result])
+        families = group_by_family([result])
         for chart in (time_chart(families), throughput_chart(families), best_rates_chart([result])):
             for narrow in (False, True):
                 assert "<title>" in page_svg(chart, "c", narrow)
 
 
-def test_bars_are_ordered_and_as_long_as_the_rates() -> None:
+def test_bars_of_rates_are_ordered_and_proportional() -> None:
     results = [sized(8, 1000, system="half"), sized(8, 500, system="whole", accelerator="X", kind=None)]
     root = ElementTree.fromstring(page_svg(best_rates_chart(results), "c", False))
     bars = [element for element in root.iter("path") if "data-group" in element.attrib]
@@ -116,12 +111,12 @@ def test_bars_are_ordered_and_as_long_as_the_rates() -> None:
     lengths = [max(end) - min(end) for end in ends]
     assert names == ["whole", "half"] and lengths[0] == pytest.approx(2 * lengths[1], rel=0.01)
     texts = [text for text in root.itertext() if "% of peak" in text]
-    assert len(texts) == 1, "no share is told where the peak is not known"
+    assert len(texts) == 1, "no share is drawn if the peak is unknown"
 
 
-def test_what_points_tell() -> None:
-    words = told(sized(8, 60, scaling_factor=1.1, repeats="v1.1 ORG SYS"))
-    assert words.split("\n") == [
+def test_tooltips_of_results() -> None:
+    text = tooltip(sized(8, 60, scaling_factor=1.1, repeats="v1.1 ORG SYS"))
+    assert text.split("\n") == [
         "ORG 8-60 (v2.0, closed)",
         "8×NVIDIA A100 SXM",
         "1.100 min (measured 1.000 min, scaled)",
@@ -132,7 +127,7 @@ def test_what_points_tell() -> None:
         "the same runs as v1.1 ORG SYS",
     ]
     bare = make_result([make_run(30, None)], round=None, accelerators=None, accelerator=None, kind=None)
-    assert told(bare).split("\n")[:3] == [
+    assert tooltip(bare).split("\n")[:3] == [
         "ORG SYS (your own)",
         "accelerators unknown",
         "30.00 s (mean of 1 runs: no score)",
@@ -150,16 +145,16 @@ def test_what_points_tell() -> None:
         (0.01, 1e9, 6, 10, [0.01, 1, 100, 1e4, 1e6, 1e8]),
     ],
 )
-def test_ticks(low: float, high: float, most: int, base: int, expected: list[float]) -> None:
+def test_ticks_are_round_numbers(low: float, high: float, most: int, base: int, expected: list[float]) -> None:
     assert ticks(low, high, most, base) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("seconds", "samples"), [(1e-9, 1e6), (1e14, 1e6), (100.0, 0.0), (100.0, -5.0), (100.0, 1e300)]
 )
-def test_numbers_that_cannot_be_leave_the_others_their_room(seconds: float, samples: float) -> None:
+def test_implausible_values_are_not_drawn(seconds: float, samples: float) -> None:
     wrong = make_result([make_run(seconds, samples)] * 10, system="wrong")
-    families = families_of([sized(8, 1000), wrong])
+    families = group_by_family([sized(8, 1000), wrong])
     assert "wrong" not in points(throughput_chart(families))
     assert ("wrong" in points(time_chart(families))) == (seconds == 100.0)
     assert "8-1000" in points(throughput_chart(families))
@@ -169,67 +164,70 @@ def run(*points: tuple[float | None, float]) -> Run:
     return make_run(evaluations=evaluations_at((10.0 * n, *point) for n, point in enumerate(points, 1)))
 
 
-def test_a_run_is_linear_between_its_evaluations_and_keeps_its_last() -> None:
-    known = accuracies(make_result([run((100, 0.2), (200, 0.6)), run((1, 0.003), (300, 0.9))]))
+def test_accuracy_is_linear_between_evaluations_and_constant_after_the_last() -> None:
+    known = accuracy_curves(make_result([run((100, 0.2), (200, 0.6)), run((1, 0.003), (300, 0.9))]))
     assert known is not None
     positions, values = known
-    assert positions.tolist() == np.linspace(100, 300, POSITIONS).tolist() and values.shape == (2, POSITIONS)
+    assert positions.tolist() == np.linspace(100, 300, CURVE_POSITIONS).tolist() and values.shape == (
+        2,
+        CURVE_POSITIONS,
+    )
     first, second = values
     assert first[0] == 0.2 and first[-1] == 0.6
     at = int(np.searchsorted(positions, 200))
-    assert first[at:].tolist() == [0.6] * (POSITIONS - at)
+    assert first[at:].tolist() == [0.6] * (CURVE_POSITIONS - at)
     assert second.tolist() == pytest.approx((positions * 0.003).tolist())
 
 
-def test_runs_that_do_not_count_samples_have_no_curve() -> None:
-    silent, single = run((None, 0.2), (None, 0.6)), run((100, 0.7))
-    assert accuracies(make_result([silent, single])) is None
-    assert accuracies(make_result([])) is None
-    known = accuracies(make_result([silent, single, run((100, 0.2), (200, 0.7))]))
-    assert known is not None and known[1].shape == (1, POSITIONS)
+def test_runs_without_samples_or_with_one_evaluation_have_no_curve() -> None:
+    without_samples, single = run((None, 0.2), (None, 0.6)), run((100, 0.7))
+    assert accuracy_curves(make_result([without_samples, single])) is None
+    assert accuracy_curves(make_result([])) is None
+    known = accuracy_curves(make_result([without_samples, single, run((100, 0.2), (200, 0.7))]))
+    assert known is not None and known[1].shape == (1, CURVE_POSITIONS)
 
 
 def test_evaluations_that_are_out_of_order_or_repeated_are_sorted() -> None:
-    known = accuracies(make_result([run((200, 0.6), (100, 0.2), (200, 0.6))]))
+    known = accuracy_curves(make_result([run((200, 0.6), (100, 0.2), (200, 0.6))]))
     assert known is not None
     positions, (values,) = known
     assert (positions[0], positions[-1], values[0], values[-1]) == (100, 200, 0.2, 0.6)
 
 
-def test_points_tell_the_median_and_the_band() -> None:
+def test_tooltips_of_curves_have_the_median_and_the_range() -> None:
     runs = [run((1e6, 0.3), (2e6, last)) for last in (0.72, 0.73, 0.76)]
-    root = ElementTree.fromstring(page_svg(curves_chart([make_result(runs)], closely=False), "c", False))
-    told = ["".join(one.itertext()) for one in root.iter("use") if "data-group" in one.attrib]
-    assert len(told) == POSITIONS
-    assert "after 1,000,000 samples: 0.3000 (0.3000 to 0.3000)" in told[0]
-    assert "after 2,000,000 samples: 0.7300 (0.7200 to 0.7600)" in told[-1]
+    root = ElementTree.fromstring(page_svg(curves_chart([make_result(runs)], zoomed=False), "c", False))
+    tooltips = ["".join(one.itertext()) for one in root.iter("use") if "data-group" in one.attrib]
+    assert len(tooltips) == CURVE_POSITIONS
+    assert "after 1,000,000 samples: 0.3000 (0.3000 to 0.3000)" in tooltips[0]
+    assert "after 2,000,000 samples: 0.7300 (0.7200 to 0.7600)" in tooltips[-1]
 
 
-def test_closely_only_what_is_near_the_target_can_be_pointed_at() -> None:
+def test_zoomed_curves_have_points_only_near_the_target() -> None:
     runs = [run((1e6, TARGET_ACCURACY - 0.2), (2e6, TARGET_ACCURACY + 0.2))]
     found = []
-    for closely in (False, True):
-        root = ElementTree.fromstring(page_svg(curves_chart([make_result(runs)], closely), "c", True))
+    for zoomed in (False, True):
+        root = ElementTree.fromstring(page_svg(curves_chart([make_result(runs)], zoomed), "c", True))
         found.append(sum("data-group" in one.attrib for one in root.iter("use")))
-    assert found[0] == POSITIONS and 12 <= found[1] < POSITIONS
+    assert found[0] == CURVE_POSITIONS and 12 <= found[1] < CURVE_POSITIONS
 
 
-def test_a_result_that_never_comes_near_is_drawn_closely_too() -> None:
+def test_zoomed_curves_of_results_far_from_the_target_are_drawn() -> None:
     far = make_result([run((1e6, 0.1), (2e6, 0.2))])
-    assert "<svg" in page_svg(curves_chart([far], closely=True), "c", False)
+    assert "<svg" in page_svg(curves_chart([far], zoomed=True), "c", False)
 
 
 @pytest.mark.parametrize("wrong", [(2e6, 700.0), (2e6, -3.0), (-5.0, 0.6), (1e300, 0.6)])
-def test_evaluations_that_no_run_can_have_are_left_out(wrong: tuple[float, float]) -> None:
-    known = accuracies(make_result([run((1e6, 0.5), wrong, (3e6, 0.7))]))
+def test_implausible_evaluations_are_left_out(wrong: tuple[float, float]) -> None:
+    known = accuracy_curves(make_result([run((1e6, 0.5), wrong, (3e6, 0.7))]))
     assert known is not None
     assert (known[0][0], known[0][-1]) == (1e6, 3e6)
     assert known[1].min() == 0.5 and known[1].max() == 0.7
 
 
-def test_parts_are_all_of_the_run() -> None:
-    spent = TimeSpent(100.0, 50.0, 10.0, 20.0, 1.0)
-    assert dict(zip(KINDS, spent.parts, strict=True)) == {
+def test_phases_add_up_to_the_run() -> None:
+    spent = PhaseTimes(100.0, 50.0, 10.0, 20.0, 1.0)
+    assert dict(zip(PHASES, spent.parts, strict=True)) == {
         "starting": 10.0,
         "training": 69.0,
         "training and evaluation": 0.0,
@@ -242,37 +240,37 @@ def test_parts_are_all_of_the_run() -> None:
 @pytest.mark.parametrize(
     ("spent", "parts"),
     [
-        (TimeSpent(100, None, None, None, None), (0, 0, 100, 0, 0)),
-        (TimeSpent(100, None, -5, None, 0), (0, 0, 100, 0, 0)),
-        (TimeSpent(100, None, 10, None, 2), (10, 0, 88, 0, 2)),
-        (TimeSpent(100, None, None, 95, 10), (0, 0, 0, 90, 10)),
-        (TimeSpent(100, None, 300, 10, 0), (300, 0, 0, 0, 0)),
+        (PhaseTimes(100, None, None, None, None), (0, 0, 100, 0, 0)),
+        (PhaseTimes(100, None, -5, None, 0), (0, 0, 100, 0, 0)),
+        (PhaseTimes(100, None, 10, None, 2), (10, 0, 88, 0, 2)),
+        (PhaseTimes(100, None, None, 95, 10), (0, 0, 0, 90, 10)),
+        (PhaseTimes(100, None, 300, 10, 0), (300, 0, 0, 0, 0)),
     ],
 )
-def test_what_is_not_known_is_not_told_apart(spent: TimeSpent, parts: tuple[float, ...]) -> None:
+def test_unknown_phases_are_part_of_the_known_ones(spent: PhaseTimes, parts: tuple[float, ...]) -> None:
     assert spent.parts == parts
     assert (spent.training is None) == (spent.evaluation is None)
 
 
-def test_means_of_the_runs_that_converged() -> None:
+def test_phase_times_are_means_of_the_converged_runs() -> None:
     runs = [
         make_run(1000.0, evaluating_seconds=100.0, init_seconds=10.0),
         make_run(2000.0, evaluating_seconds=200.0, init_seconds=30.0),
         make_run(9000.0, status="aborted"),
     ]
-    spent = time_spent(make_result(runs))
+    spent = phase_times(make_result(runs))
     assert spent is not None
     assert (spent.seconds, spent.initialisation, spent.evaluation) == (1500.0, 20.0, 150.0)
     assert spent.starting == pytest.approx(0.0) and spent.closing == pytest.approx(0.0)
-    unknown = time_spent(make_result([runs[0], make_run(2000.0)]))
+    unknown = phase_times(make_result([runs[0], make_run(2000.0)]))
     assert unknown is not None and unknown.evaluation is None and unknown.training is None
-    assert time_spent(make_result([runs[2]])) is None
+    assert phase_times(make_result([runs[2]])) is None
 
 
-def test_bars_are_as_long_as_their_shares() -> None:
+def test_bars_of_phases_are_proportional() -> None:
     late = evaluations_at((500 + 125 * n, 6e5 * n, accuracy) for n, accuracy in enumerate((0.4, 0.6, 0.7, 0.73), 1))
     result = make_result([make_run(1000.0, evaluating_seconds=100.0, evaluations=late)])
-    root = ElementTree.fromstring(page_svg(time_spent_chart([result]), "c", False))
+    root = ElementTree.fromstring(page_svg(phase_times_chart([result]), "c", False))
     lengths, starts, stops = {}, [], []
     for bar in root.iter("path"):
         if "data-group" in bar.attrib:
@@ -281,7 +279,7 @@ def test_bars_are_as_long_as_their_shares() -> None:
             lengths[kind] = max(ends) - min(ends)
             starts.append(min(ends))
             stops.append(max(ends))
-    assert starts[1:] == stops[:-1], "each begins where the one before ends"
+    assert starts[1:] == stops[:-1], "each begins at the end of the one before"
     whole = sum(lengths.values())
     shares = {kind: length / whole for kind, length in lengths.items()}
     assert shares == pytest.approx({"starting": 0.5, "training": 0.4, "evaluation": 0.1}, abs=0.002)

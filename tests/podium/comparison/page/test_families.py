@@ -1,14 +1,14 @@
-"""Which results stand together in charts."""
+"""Families of results in charts."""
 
 from podium.comparison.page.families import (
     CPUS,
-    MOST,
+    MAX_FAMILIES,
     OTHERS,
     UNKNOWN,
-    best_at_each_size,
-    best_of_each,
-    families_of,
     family_of,
+    fastest_at_each_size,
+    fastest_of_each_family,
+    group_by_family,
     size_of,
 )
 from podium.comparison.result import Result
@@ -24,7 +24,7 @@ def timed(
     return make_result(runs, accelerators=accelerators, accelerator=name, kind=kind, **changes)
 
 
-def test_names_and_sizes() -> None:
+def test_names_and_sizes_of_families() -> None:
     assert family_of(timed(1)) == "NVIDIA A100 SXM"
     assert family_of(timed(1, name="Unheard-of 9000")) == "Unheard-of 9000"
     assert family_of(timed(1, name=None)) == UNKNOWN
@@ -34,59 +34,59 @@ def test_names_and_sizes() -> None:
     assert size_of(timed(1, accelerators=None)) is None
 
 
-def test_only_results_of_bert_large_with_a_time_and_a_size_are_placed() -> None:
-    kept = timed(1, system="kept")
-    left = [
+def test_only_results_of_bert_large_with_time_and_size_are_in_families() -> None:
+    valid = timed(1, system="valid")
+    invalid = [
         timed(1, full_size=False),
         timed(1, accelerators=None),
         timed(1, accelerators=0, nodes=0),
         make_result([make_run(status="aborted")]),
         make_result([]),
     ]
-    assert families_of([kept, *left]).results == (kept,)
+    assert group_by_family([valid, *invalid]).results == (valid,)
 
 
-def test_families_are_ordered_by_their_results_and_their_names() -> None:
+def test_families_are_ordered_by_number_of_results_and_name() -> None:
     results = [timed(1, name="B"), timed(2, name="A"), timed(3, name="C"), timed(4, name="C")]
-    families = families_of(results)
+    families = group_by_family(results)
     assert list(families.by_name) == ["C", "A", "B"]
     assert [len(found) for found in families.by_name.values()] == [2, 1, 1]
     assert [families.series_of(result) for result in results] == [2, 1, 0, 0]
 
 
-def test_too_many_families_share_the_last_line() -> None:
-    results = [timed(1, name=f"accelerator {n:02d}") for n in range(MOST + 3)]
-    families = families_of(results)
-    assert len(families.by_name) == MOST and len(families.by_name[OTHERS]) == 4
-    assert families.series_of(results[-1]) == MOST - 1
+def test_families_beyond_the_maximum_share_the_last_series() -> None:
+    results = [timed(1, name=f"accelerator {n:02d}") for n in range(MAX_FAMILIES + 3)]
+    families = group_by_family(results)
+    assert len(families.by_name) == MAX_FAMILIES and len(families.by_name[OTHERS]) == 4
+    assert families.series_of(results[-1]) == MAX_FAMILIES - 1
     assert sum(map(len, families.by_name.values())) == len(results)
-    exactly = families_of(results[:MOST])
-    assert OTHERS not in exactly.by_name and len(exactly.by_name) == MOST
+    exactly = group_by_family(results[:MAX_FAMILIES])
+    assert OTHERS not in exactly.by_name and len(exactly.by_name) == MAX_FAMILIES
 
 
-def test_a_line_joins_the_best_published_closed_results() -> None:
+def test_the_best_published_closed_results_are_selected() -> None:
     best, slower, larger = timed(100, 8), timed(200, 8), timed(50, 16)
     open_one, own = timed(10, 8, division="open"), timed(10, 16, round=None)
     unknown = timed(90, 32, division=None)
-    assert best_at_each_size([slower, unknown, larger, open_one, best, own]) == [best, larger, unknown]
+    assert fastest_at_each_size([slower, unknown, larger, open_one, best, own]) == [best, larger, unknown]
 
 
-def test_what_counts_is_the_scaled_score() -> None:
+def test_results_are_ranked_by_the_scaled_score() -> None:
     scaled = timed(100, scaling_factor=1.5)
-    assert scaled.counted_minutes() == 1.5 * (scaled.score_minutes or 0)
+    assert scaled.ranking_minutes() == 1.5 * (scaled.score_minutes or 0)
     two = make_result([make_run(60), make_run(120)])
-    assert two.counted_minutes() == 1.5
+    assert two.ranking_minutes() == 1.5
     other = timed(120)
-    assert best_at_each_size([scaled, other]) == [other]
+    assert fastest_at_each_size([scaled, other]) == [other]
 
 
-def test_the_best_of_each_is_closed_where_there_is_one() -> None:
+def test_the_best_of_a_family_is_of_the_closed_division_if_there_is_one() -> None:
     closed, open_one, lonely = timed(100), timed(10, division="open"), timed(10, name="B", division="open")
     own = timed(1, name="C", round=None)
-    families = families_of([open_one, closed, lonely, own])
-    assert best_of_each(families) == [closed, lonely]
+    families = group_by_family([open_one, closed, lonely, own])
+    assert fastest_of_each_family(families) == [closed, lonely]
 
 
-def test_every_family_has_its_best_however_many_there_are() -> None:
-    results = [timed(100 - n, name=f"accelerator {n:02d}") for n in range(MOST + 3)]
-    assert sorted(best_of_each(families_of(results)), key=lambda one: one.accelerator or "") == results
+def test_families_beyond_the_maximum_have_a_best_result() -> None:
+    results = [timed(100 - n, name=f"accelerator {n:02d}") for n in range(MAX_FAMILIES + 3)]
+    assert sorted(fastest_of_each_family(group_by_family(results)), key=lambda one: one.accelerator or "") == results

@@ -1,4 +1,4 @@
-"""The page of a comparison, of whatever there is."""
+"""The HTML page of a comparison, and its SVG files."""
 
 import re
 from collections.abc import Callable
@@ -9,12 +9,12 @@ import pytest
 
 from podium.comparison.cost import Cost, Costs
 from podium.comparison.load import Comparison
-from podium.comparison.page.page import MOST_CURVES, charts_by_name, comparison_page, write_pictures
+from podium.comparison.page.page import MAX_CURVES, charts_by_name, comparison_page, write_svg_files
 from podium.comparison.result import Result
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 from tests.podium.html.conftest import HOSTILE, Parsed, no_more_than_the_page, sketches
 
-SECTIONS = ["Results", "Time to train", "Throughput", "Accuracy", "Where the time goes", "What is odd"]
+SECTIONS = ["Results", "Time to train", "Throughput", "Accuracy", "Where the time goes", "Anomalies"]
 
 
 def compare(*results: Result, notes: tuple[str, ...] = ()) -> Comparison:
@@ -22,7 +22,7 @@ def compare(*results: Result, notes: tuple[str, ...] = ()) -> Comparison:
 
 
 def page_of(comparison: Comparison, costs: Costs | None = None) -> str:
-    """The page, with sketches of its charts."""
+    """Return the page with sketches in place of charts, which are slow to draw."""
     with sketches():
         return comparison_page(comparison, costs)
 
@@ -32,13 +32,13 @@ def headings(html: str) -> list[str]:
 
 
 def cells(html: str, heading: str) -> list[str]:
-    """What the cells of the first table's column of this heading show."""
+    """Return the cells of the column with this heading in the first table."""
     table = html[html.index("<table") : html.index("</table>")]
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.S)]
     return [row[rows[0].index(heading)] for row in rows[1:]]
 
 
-def test_every_result_is_told() -> None:
+def test_every_result_is_in_the_table() -> None:
     html = page_of(
         compare(
             make_result(scaling_factor=1.5),
@@ -62,7 +62,7 @@ def test_every_result_is_told() -> None:
     assert "<li>a note</li>" in html
 
 
-def test_scaling_and_cost() -> None:
+def test_tables_of_scaling_and_cost() -> None:
     few, many = make_result(), make_result([make_run(500.0)] * 10, accelerators=32, system="MANY")
     unpriced = make_result(round="v2.1", system="OTHER")
     costs = Costs("EUR", (Cost(100.0, 12.5, 2_000.0), Cost(1e3, 77.25, None), None), ("no price for 1 result",))
@@ -98,14 +98,14 @@ def test_scaling_and_cost() -> None:
         make_result(round=None, full_size=False),
     ],
 )
-def test_whatever_a_result_lacks_it_is_in_a_page(result: Result) -> None:
+def test_results_with_missing_or_invalid_values_are_in_the_page(result: Result) -> None:
     html = page_of(compare(result))
     no_more_than_the_page(Parsed(html))
-    assert headings(html)[0] == "Results" and headings(html)[-1] == "What is odd"
+    assert headings(html)[0] == "Results" and headings(html)[-1] == "Anomalies"
     assert cells(html, "System") == ["SYS"]
 
 
-def test_values_of_any_size_are_drawn_and_the_same_results_give_the_same_bytes() -> None:
+def test_values_of_any_size_are_drawn_and_pages_are_deterministic() -> None:
     def page() -> str:
         return comparison_page(compare(make_result([make_run(1e-3, 1.0), make_run(1e9, 1e12), make_run(1.0, 1e6)])))
 
@@ -114,12 +114,12 @@ def test_values_of_any_size_are_drawn_and_the_same_results_give_the_same_bytes()
     assert html == page()
 
 
-def test_no_results_are_told() -> None:
+def test_a_page_without_results() -> None:
     html = page_of(compare(notes=("nothing was found",)))
-    assert headings(html) == ["Results", "What is odd"]
+    assert headings(html) == ["Results", "Anomalies"]
     assert "There are no results." in html and "<li>nothing was found</li>" in html
     assert "<svg" not in html
-    assert "Nothing." in page_of(compare())
+    assert "None." in page_of(compare())
 
 
 def test_own_results_of_another_size_are_in_no_chart() -> None:
@@ -130,8 +130,8 @@ def test_own_results_of_another_size_are_in_no_chart() -> None:
         for svg in re.findall(r"<svg.*?</svg>", html, re.S)
     )
     assert "Other sizes of BERT" in html and "Your laptop" in html
-    alone = page_of(compare(tiny))
-    assert "<svg" not in alone and headings(alone) == ["Results", "What is odd"]
+    html = page_of(compare(tiny))
+    assert "<svg" not in html and headings(html) == ["Results", "Anomalies"]
 
 
 def test_own_results_are_marked_and_in_every_chart() -> None:
@@ -140,28 +140,28 @@ def test_own_results_are_marked_and_in_every_chart() -> None:
     rows = [one.get("class") for one in Parsed(html).all("tr")]
     assert rows[:3] == [None, None, "marked"]
     charts = re.findall(r"<svg.*?</svg>", html, re.S)
-    told = ["mine" in svg for svg in charts]
-    assert len(charts) == 12 and told.count(False) == 2, "all but the published best of each family, wide and narrow"
+    has_own = ["mine" in svg for svg in charts]
+    assert len(charts) == 12 and has_own.count(False) == 2, "all but the published best of each family, wide and narrow"
 
 
-def test_results_without_a_place_are_counted() -> None:
+def test_results_without_size_or_time_are_counted() -> None:
     html = page_of(compare(make_result(), make_result(accelerators=None), make_result([])))
-    assert "1 result(s) do not tell how many accelerators they had" in html
+    assert "1 result(s) have an unknown number of accelerators" in html
     assert "1 result(s) have no run that converged" in html
 
 
-def test_there_are_no_more_curves_than_can_be_read() -> None:
+def test_the_number_of_curves_is_limited() -> None:
     many = [make_result(accelerator=f"accelerator {n}", kind=None, system=f"system-{n:02d}") for n in range(30)]
     svg = re.findall(r"<svg[^>]*Accuracy by samples.*?</svg>", page_of(compare(*many)), re.S)
     assert len(svg) == 2
-    assert len(set(re.findall(r"system-\d\d", svg[0]))) == MOST_CURVES
+    assert len(set(re.findall(r"system-\d\d", svg[0]))) == MAX_CURVES
 
 
-def test_hostile_names_are_text() -> None:
+def test_hostile_names_are_escaped() -> None:
     def named(number: int, name: str) -> list[Result]:
         fields = {"submitter": name, "system": name, "round": name, "accelerator": name, "division": name}
-        odd = make_result(**fields, kind=None, accelerators=2 + number, repeats=name, oddities=(f"{name} is odd",))
-        return [odd, make_result(round=None, system=name, submitter=name)]
+        hostile = make_result(**fields, kind=None, accelerators=2 + number, repeats=name, oddities=(f"{name} is odd",))
+        return [hostile, make_result(round=None, system=name, submitter=name)]
 
     def parsed(page: Callable[[Comparison], str], names: tuple[str, ...]) -> Parsed:
         return Parsed(page(compare(*(one for n, name in enumerate(names) for one in named(n, name)), notes=names)))
@@ -188,9 +188,9 @@ def test_hostile_names_are_text() -> None:
         assert len(found.all(tag)) == len(expected.all(tag)), tag
 
 
-def test_pictures_are_those_of_the_page(tmp_path: Path) -> None:
+def test_svg_files_are_the_charts_of_the_page(tmp_path: Path) -> None:
     comparison = compare(make_result(), make_result(round="v2.1", accelerators=16))
-    paths = write_pictures(comparison, tmp_path / "pictures")
+    paths = write_svg_files(comparison, tmp_path / "pictures")
     assert (
         [path.stem for path in paths]
         == list(charts_by_name(comparison))
@@ -207,4 +207,4 @@ def test_pictures_are_those_of_the_page(tmp_path: Path) -> None:
     for path, (_, chart) in zip(paths, charts_by_name(comparison).items(), strict=True):
         root = ElementTree.fromstring(path.read_bytes())
         assert any(text.strip() == chart.title for text in root.itertext()) and chart.title in titles
-    assert write_pictures(compare(), tmp_path / "none") == []
+    assert write_svg_files(compare(), tmp_path / "none") == []
