@@ -296,7 +296,7 @@ def test_a_package_that_was_written_over_is_reported(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(paths, "_recorded_hash", recorded.get)
     paths.require_podium_packages()
     (tmp_path / "benchmarks" / "__init__.py").write_text(FOREIGN, encoding="utf-8")
-    with pytest.raises(UsageError, match="another distribution has a package `benchmarks` too"):
+    with pytest.raises(UsageError, match="another distribution, which has a package `benchmarks` too"):
         paths.require_podium_packages()
 
 

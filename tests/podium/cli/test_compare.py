@@ -143,7 +143,7 @@ def test_ab_comparison_of_folders(tree: Path) -> None:
     ("options", "message"),
     [
         (("--ab", "SYS", "org"), "--ab 'org': matches 3 results"),
-        (("--ab", "SYS", "BIG", "--csv"), "leave --csv, --html and --cost out"),
+        (("--ab", "SYS", "BIG", "--csv"), "leave out --csv, --html and --cost"),
         (("--ab", "SYS", "missing"), "there is no such result, path or commit"),
         (("--cost", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
     ],

@@ -385,7 +385,7 @@ def test_run_outside_of_the_mounts_does_not_resume_in_a_container(stopped: Any, 
 def test_run_that_cannot_be_resumed_is_not_submitted(stopped: Any) -> None:
     folder, started = stopped("dgxa100_n8")
     message = run_podium("dgxa100_n8", "--resume", str(folder), "--set", "launch.nodes=4", code=2)
-    assert message.startswith("--set launch.nodes: found 4, but the run was made with 8; ")
+    assert message.startswith("--set launch.nodes: found 4, but the run was started with 8; ")
     (folder / "summary.json").write_text("{}", encoding="utf-8")
     assert run_podium("dgxa100_n8", "--resume", str(folder), code=2).endswith(
         "is complete and cannot be resumed; start another one"
