@@ -13,10 +13,10 @@ import pytest
 from typer.main import get_command
 
 from podium.cli.main import app
-from podium.config.load import parse_settings, system_names
+from podium.config.load import load_system, parse_settings, system_names
 from podium.config.schema import RunConfig
 from podium.core.paths import CODE_FOLDER
-from podium.core.yaml_files import parse_yaml
+from podium.core.yaml_files import dump_yaml, parse_yaml
 
 README = CODE_FOLDER / "README.md"
 PAGES = [
@@ -187,3 +187,18 @@ def test_every_command_system_and_recipe_is_named() -> None:
     assert [name for name in leaves() if name not in pages] == []
     assert [name for name in COMMAND.commands if f"`podium {name}" not in text_of(README)] == []
     assert [name for name in [*system_names(), *RECIPES] if f"`{name}`" not in pages] == []
+
+
+def test_the_system_for_four_gpus_loads(tmp_path: Path) -> None:
+    """The keys of Getting started, in a copy of the file that it names."""
+    block = re.findall(
+        r"^```yaml\n(.*?)^```$", text_of(CODE_FOLDER / "docs" / "getting-started.md"), re.MULTILINE | re.DOTALL
+    )[0]
+    changes = parse_yaml(block, "getting-started.md")
+    system = parse_yaml((CODE_FOLDER / "systems" / "dgxa100_n1.yaml").read_text(encoding="utf-8"), "dgxa100_n1.yaml")
+    for section, values in changes.items():
+        system[section] = values if section == "launch" else {**system[section], **values}
+    (tmp_path / "a100_4x.yaml").write_text(dump_yaml(system), encoding="utf-8")
+    config = load_system(str(tmp_path / "a100_4x.yaml"))
+    assert (config.launch.ranks, config.division, config.recipe) == (4, "closed", "indexed")
+    assert config.optimizer.learning_rate == 3.6e-4, "lamb_256 of ASUSTeK's four A100"
