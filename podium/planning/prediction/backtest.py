@@ -88,7 +88,7 @@ class Comparison:
 def compare(runs: Iterable[PublishedRun], constants: Constants) -> list[Comparison]:
     """Predict each run and return the comparisons, sorted by number of GPUs and then by name.
 
-    Samples to target come only from runs that `is_tested` excludes, so that no run predicts its own samples.
+    Samples to target come from `known_samples`, so no tested run contributes to its prediction.
     """
     published = known_samples(read_runs())
     comparisons = []

@@ -62,7 +62,7 @@ def backward_gradients(size: Size, mean_length: float) -> tuple[Gradient, ...]:
 
 
 def _multiplications_per_token(name: str, elements: int, size: Size, mean_length: float) -> float:
-    """Return the multiplications per token that backward does until this tensor's gradient is complete."""
+    """Return the multiplications per token that backward does for this tensor, after the previous one is complete."""
     if name.startswith("bert/encoder"):
         return elements + (2 * size.hidden * mean_length if "/qkv/kernel" in name else 0)
     # The decoder shares the word embedding's weights and has no tensor here; backward runs it before this tensor.
@@ -76,11 +76,13 @@ def fill_buckets(gradients: Iterable[Gradient], wire_bytes: int, bucket_mib: flo
 
     `bucket_mib` is the cap in MiB on the wire; None: PyTorch's default caps, which count fp32 bytes.
     """
+    # Podium hands DDP a cap in fp32 bytes; half-precision gradients need twice the cap for the same bytes on the wire.
     caps = DEFAULT_CAPS if bucket_mib is None else (int(bucket_mib * GRADIENT_BYTES / wire_bytes * MIB),)
     buckets: list[Bucket] = []
     elements, ready = 0, 0.0
     for gradient in gradients:
         elements, ready = elements + gradient.elements, max(ready, gradient.ready)
+        # DDP closes a bucket when it reaches the cap, so a bucket may exceed it by most of its last tensor.
         if GRADIENT_BYTES * elements >= caps[min(len(buckets), len(caps) - 1)]:
             buckets.append(Bucket(wire_bytes * elements, ready))
             elements, ready = 0, 0.0

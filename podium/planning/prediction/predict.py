@@ -99,8 +99,10 @@ def predict_step(plan: Plan, network: Network, constants: Constants) -> Split:
     backward = BACKWARD_SHARE * compute / plan.accumulation_steps + (clipping if plan.clipping == "bucket" else 0)
     communication = exposed_seconds(ready, sending, backward)
     if plan.sharding == "slices":
+        # All-gather of the half-precision values: as long as a reduce-scatter, and not overlapped.
         communication += network.reduce_scatter(HALF_BYTES * plan.parameters)
     if plan.sharding == "whole_tensors":
+        # One broadcast per tensor, so the latency of each hop is paid for every tensor.
         communication += sum(network.broadcast(FULL_BYTES * size) for size in plan.sharded_tensors)
     optimizer = optimizer_seconds(plan, constants) + clipping
     return Split(compute, samples.slowest - samples.mean, communication, optimizer, evaluation=0.0, data=0.0)

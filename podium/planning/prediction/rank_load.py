@@ -75,6 +75,7 @@ def _compute_relative_load(
         drawn = order.samples(step * batch, batch)
         assignment = assign(name, lengths.tokens[drawn], deal, accumulation_steps)
         of_ranks = assignment.loads(costs[drawn]).reshape(ranks, accumulation_steps).sum(axis=1)
+        # Ranks wait for each other once per step, at the optimizer, and not after each micro-batch.
         slowest.append(of_ranks.max() / of_ranks.mean())
         busiest = max(busiest, float(assignment.loads(slots[drawn]).max()))
     mean *= batch / ranks

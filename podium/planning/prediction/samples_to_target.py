@@ -60,6 +60,7 @@ class Curve:
         above = place - places[-1]
         estimates = [float(np.interp(place, places, value)) for value in values]
         if above > 0 and len(places) > 1:
+            # Never negative: larger batches do not need fewer samples.
             slope = max(0.0, float((values[0][-1] - values[0][-2]) / (places[-1] - places[-2])))
             more = (estimates[0] + slope * float(above)) / estimates[0]
             estimates = [value * more for value in estimates]

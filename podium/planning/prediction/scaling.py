@@ -86,6 +86,7 @@ def _predict_best_batch(plan: Plan, gpus: int, samples: Curve, constants: Consta
             unsure=unsure,
         )
         try:
+            # Raises UsageError too: the strategy is run to find the largest micro-batch.
             fitting = _split_to_fit_memory(changed, local, plan.strata_counts)
             if fitting is None:
                 is_short_of_memory = True

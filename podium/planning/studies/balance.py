@@ -302,6 +302,7 @@ def quantile_lengths(histogram: np.ndarray, count: int) -> np.ndarray:
 
     The values of `benchmarks.bert.lengths.quantiles`, in less memory.
     """
+    # Rounding cumulative counts, not those of each length, keeps the total at `count`.
     ends = np.floor(histogram.cumsum() / histogram.sum() * count + 0.5).astype(np.int64)
     return np.repeat(np.arange(len(histogram), dtype=np.uint16), np.diff(ends, prepend=0))
 
