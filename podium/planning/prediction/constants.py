@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.paths import package_file
 from podium.planning.prediction.interval import ErrorInterval
 
@@ -66,4 +66,4 @@ def save_constants(constants: Constants, path: Path, fitted_on: list[str]) -> No
         row | {"low": floor(row["low"] * 1e4) / 1e4, "high": ceil(row["high"] * 1e4) / 1e4}  # rounded outwards
         for row in map(asdict, constants.error_intervals)
     ]
-    write_whole(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")

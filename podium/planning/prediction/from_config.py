@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bert.lengths import usual_masked_counts
-from benchmarks.bert.manifest import LENGTHS_ALONE
+from benchmarks.bert.lengths import reference_masked_counts
+from benchmarks.bert.manifest import LENGTH_INDEX_ONLY
 from benchmarks.bert.preparation.settings import SHORTEST_LENGTH
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_tiny_samples
 from benchmarks.bert.rules import TARGET_ACCURACY
@@ -48,7 +48,7 @@ WITHOUT_BF16 = ("t4",)  # on these `precision: auto` is fp16
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
 
 
-def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Constants) -> Plan:
+def plan_from_config(config: RunConfig, costs_file: Path | None, constants: Constants) -> Plan:
     """Return the plan of a configured run. `costs_file` has the step costs that `podium bench` measured; None: no file.
 
     Raises UsageError if neither measured nor published figures give the time of a step or the samples to the target.
@@ -136,7 +136,7 @@ def _choose_lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     """Return the lengths of the prepared store; Wikipedia's without one, or if it is not on this machine."""
     path = config.data.store
     if path is not None and path.exists():
-        return _store_lengths(SampleStore(path, LENGTHS_ALONE))
+        return _store_lengths(SampleStore(path, LENGTH_INDEX_ONLY))
     if path is not None:
         unsure.append(f"data.store {path} is not on this machine, so Wikipedia's lengths are assumed")
     elif config.size == "tiny" or config.data.kind == "text":
@@ -159,7 +159,7 @@ def _phase_lengths(config: RunConfig, lengths: Lengths, unsure: list[str]) -> li
     found = []
     for number, phase in enumerate(config.phases):
         if phase.store is not None and phase.store.exists():
-            phase_lengths = _store_lengths(SampleStore(phase.store, LENGTHS_ALONE))
+            phase_lengths = _store_lengths(SampleStore(phase.store, LENGTH_INDEX_ONLY))
         elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.max_length:
             unsure.append(
                 f"samples of phases.{number} are assumed to be those of {lengths.max_length} tokens, cut into pieces "
@@ -178,7 +178,7 @@ def _cut_to_length(lengths: Lengths, max_length: int, max_masked: int) -> Length
     """Return the lengths of samples made from the same text for a shorter length: full ones, and the remainders."""
     whole, rest = np.divmod(lengths.tokens, max_length)
     tokens = np.concatenate([np.full(int(whole.sum()), max_length), rest[rest >= SHORTEST_LENGTH]])
-    return Lengths(tokens, np.minimum(usual_masked_counts(tokens), max_masked), max_length)
+    return Lengths(tokens, np.minimum(reference_masked_counts(tokens), max_masked), max_length)
 
 
 def _estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:

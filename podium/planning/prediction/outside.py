@@ -27,7 +27,7 @@ class OutlyingScore:
     why: str  # known differences from the plan
 
 
-def outside(plan: Plan, prediction: Prediction, constants: Constants) -> list[OutlyingScore]:
+def find_outlying_scores(plan: Plan, prediction: Prediction, constants: Constants) -> list[OutlyingScore]:
     """Return the published scores with the plan's number of GPUs that lie outside the interval, fastest first."""
     found = []
     for run in sorted(read_runs(), key=lambda run: run.score_seconds):

@@ -9,7 +9,7 @@ code.
 from collections.abc import Sequence
 from functools import cache
 
-from benchmarks.bert.lengths import quantiles, usual_masked_counts, wikipedia_histogram
+from benchmarks.bert.lengths import quantiles, reference_masked_counts, wikipedia_histogram
 from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_samples
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.plan import HALF_BYTES, Clipping, Lengths, Machine, Plan, published_costs
@@ -57,7 +57,7 @@ def all_samples(runs: Sequence[PublishedRun]) -> list[SamplesToTarget]:
 def wikipedia_lengths() -> Lengths:
     """Return the lengths of Wikipedia's samples, represented by POOL_SAMPLES evenly spaced quantiles."""
     tokens = quantiles(wikipedia_histogram(), POOL_SAMPLES)
-    return Lengths(tokens, usual_masked_counts(tokens))
+    return Lengths(tokens, reference_masked_counts(tokens))
 
 
 def plan_from_published(

@@ -31,7 +31,7 @@ class ScaledPrediction:
     plan: Plan
 
 
-def scale(plan: Plan, gpus: Sequence[int], constants: Constants) -> list[ScaledPrediction]:
+def predict_scaling(plan: Plan, gpus: Sequence[int], constants: Constants) -> list[ScaledPrediction]:
     """Predict each number of GPUs, in nodes of up to eight, at its fastest batch size.
 
     Raises UsageError for a plan without GPUs or without published batch sizes, for numbers of GPUs that are not whole

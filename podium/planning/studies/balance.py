@@ -11,7 +11,7 @@ from podium.config.load import load_system
 from podium.planning.balance_report import GPUS_PER_NODE, Balance, balances_of
 from podium.planning.balancing.interface import Deal
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.from_config import plan_of_config
+from podium.planning.prediction.from_config import plan_from_config
 from podium.planning.prediction.predict import build_network, predict_step
 from podium.planning.prediction.scaling import machine_with_gpus
 from podium.planning.samplers import Sampler, StratifiedSampler, shares, stratum_bounds
@@ -315,7 +315,7 @@ def scaling(
 ) -> Study:
     """Study balance and predicted step time from 8 to 16,384 GPUs, and the epochs of datasets of different sizes."""
     constants, histogram = load_constants(), wikipedia_histogram()
-    plan = plan_of_config(load_system(SYSTEM), None, constants)
+    plan = plan_from_config(load_system(SYSTEM), None, constants)
     balance_rows: list[tuple[Cell, ...]] = []
     step_rows: list[tuple[Cell, ...]] = []
     values: dict[str, list[float]] = {name: [] for name in COMPARED_STRATEGIES}

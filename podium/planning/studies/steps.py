@@ -9,7 +9,7 @@ from podium.config.load import load_system
 from podium.core.errors import WorkError
 from podium.planning.prediction.buckets import backward_gradients, fill_buckets
 from podium.planning.prediction.constants import Constants, load_constants
-from podium.planning.prediction.from_config import plan_of_config
+from podium.planning.prediction.from_config import plan_from_config
 from podium.planning.prediction.plan import FULL_BYTES, Clipping, Plan, clipping_seconds
 from podium.planning.prediction.predict import build_network, predict, predict_step
 from podium.planning.prediction.samples_to_target import Estimate
@@ -31,7 +31,7 @@ FLAT_TOLERANCE = 0.01  # bucket sizes with a step at most this much longer are r
 def buckets(sizes: Sequence[float] = BUCKET_SIZES_MIB, system: str = SYSTEM) -> Study:
     """Study the step time by bucket size and by the time of clipping."""
     constants = load_constants()
-    plan = plan_of_config(load_system(system), None, constants)
+    plan = plan_from_config(load_system(system), None, constants)
     network = build_network(plan, constants)
     gradients = backward_gradients(plan.size, float(plan.lengths.means[0]))
 
@@ -121,7 +121,7 @@ def _step_parts(plan: Plan, constants: Constants) -> tuple[float, ...]:
 def contributions(system: str = SYSTEM) -> Study:
     """Study the predicted time of Samsung's run without each of its contributions, and without all of them."""
     constants = load_constants()
-    plan = plan_of_config(load_system(system), None, constants)
+    plan = plan_from_config(load_system(system), None, constants)
     rounds = _samsung_results()
     tables, charted, speeds = [], {}, {}
     for name, (score, samples) in rounds.items():

@@ -19,7 +19,7 @@ class Table:
     formats: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
-    def texts(self) -> list[tuple[str, ...]]:
+    def format_rows(self) -> list[tuple[str, ...]]:
         """Return the rows as formatted text; unknown cells are dashes."""
         return [tuple(_text(cell, form) for cell, form in zip(row, self.formats, strict=True)) for row in self.rows]
 

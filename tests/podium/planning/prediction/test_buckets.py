@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.sizes import LARGE, TINY
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.synthetic import synthetic_sample
-from implementations.pytorch.distributed.gradient_sync import synchronised
+from implementations.pytorch.distributed.gradient_sync import wrap_ddp
 from implementations.pytorch.model.bert import BertForPreTraining
 from podium.planning.prediction.buckets import MIB, Gradient, backward_gradients, exposed_seconds, fill_buckets
 
@@ -58,7 +58,7 @@ def test_buckets_match_those_of_a_real_ddp_model(one_process: None) -> None:
     net = BertForPreTraining(size, size.vocabulary_size, dropout_probability=0.0)
     gradients = backward_gradients(size, 32.0)
     assert [gradient.elements for gradient in gradients] == [p.numel() for p in net.parameters()][::-1]
-    ddp, _ = synchronised(net, torch.device("cpu"), wire="fp32", bucket_mib=0.25)
+    ddp, _ = wrap_ddp(net, torch.device("cpu"), wire="fp32", bucket_mib=0.25)
     for _ in range(2):
         scores = ddp(batch)
         (scores.masked_lm.sum() + scores.next_sentence.sum()).backward()

@@ -8,13 +8,13 @@ from benchmarks.bert.published.reading import read_learning_rates
 from podium.config.load import load_system, system_names
 from podium.planning.prediction.constants import load_constants
 from podium.planning.prediction.doubts import learning_rate_warnings
-from podium.planning.prediction.from_config import plan_of_config
+from podium.planning.prediction.from_config import plan_from_config
 
 SYSTEMS = [name for name in system_names() if not name.startswith(("laptop", "h200"))]
 
 
 def optimizer_warnings_of(system: str, *settings: str) -> list[str]:
-    plan = plan_of_config(load_system(system, settings=settings), None, load_constants())
+    plan = plan_from_config(load_system(system, settings=settings), None, load_constants())
     return [sentence for sentence in plan.unsure if sentence.startswith("optimizer.")]
 
 

@@ -7,7 +7,7 @@ import pytest
 from podium.config.load import load_system
 from podium.core.errors import UsageError
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.from_config import plan_of_config
+from podium.planning.prediction.from_config import plan_from_config
 from podium.planning.prediction.memory import CONTEXT_BYTES, accelerator_memory_bytes, estimate_memory_bytes
 from podium.planning.prediction.plan import Plan
 from podium.planning.prediction.rank_load import compute_load
@@ -17,7 +17,7 @@ PARAMETERS = 336_226_108
 
 
 def make_plan(system: str, *settings: str) -> Plan:
-    return plan_of_config(load_system(system, settings=settings), None, CONSTANTS)
+    return plan_from_config(load_system(system, settings=settings), None, CONSTANTS)
 
 
 def memory_warnings_of(plan: Plan) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.bert.published.reading import read_runs
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.outside import outside
+from podium.planning.prediction.outside import find_outlying_scores
 from podium.planning.prediction.plan import Machine, Plan
 from podium.planning.prediction.predict import Prediction, predict
 from podium.planning.prediction.published import all_samples, plan_from_published
@@ -20,7 +20,7 @@ PREDICTION = predict(PLAN, CONSTANTS)
 
 
 def outlying_scores(plan: Plan, prediction: Prediction) -> dict[str, tuple[str, str]]:
-    return {each.system: (each.side, each.why) for each in outside(plan, prediction, CONSTANTS)}
+    return {each.system: (each.side, each.why) for each in find_outlying_scores(plan, prediction, CONSTANTS)}
 
 
 def test_a_score_in_the_interval_is_not_listed() -> None:

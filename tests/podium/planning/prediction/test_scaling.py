@@ -17,8 +17,8 @@ from podium.planning.prediction.scaling import (
     MICRO_BATCHES,
     _matching_strata_counts,
     machine_with_gpus,
+    predict_scaling,
     published_points,
-    scale,
 )
 
 CONSTANTS = load_constants()
@@ -35,7 +35,7 @@ PLAN = Plan(
 
 
 def test_time_falls_with_gpus_and_is_near_published_scores() -> None:
-    rows = scale(PLAN, [8, 64, 1024, 4096], CONSTANTS)
+    rows = predict_scaling(PLAN, [8, 64, 1024, 4096], CONSTANTS)
     seconds = [row.prediction.seconds for row in rows]
     assert [row.gpus for row in rows] == [8, 64, 1024, 4096]
     assert seconds == sorted(seconds, reverse=True)
@@ -45,7 +45,7 @@ def test_time_falls_with_gpus_and_is_near_published_scores() -> None:
 
 
 def test_the_fastest_known_batch_is_chosen() -> None:
-    (row,) = scale(PLAN, [64], CONSTANTS)
+    (row,) = predict_scaling(PLAN, [64], CONSTANTS)
     assert row.global_batch_size % 64 == 0
     assert 256 <= row.global_batch_size <= 16_416
     assert row.global_batch_size // 64 in MICRO_BATCHES
@@ -67,8 +67,8 @@ def test_the_fastest_known_batch_is_chosen() -> None:
 def test_strata_counts_apply_only_to_batches_of_their_size() -> None:
     """Counts for a micro-batch of 12 samples apply to it on 1,368 GPUs; others draw in proportion to the data."""
     plan = replace(PLAN, strategy="presorted", optimizer="adamw", sharding="none", strata_counts=(4, 2, 2, 4))
-    (row,) = scale(plan, [1368], CONSTANTS)
-    (other,) = scale(replace(plan, strata_counts=None), [1368], CONSTANTS)
+    (row,) = predict_scaling(plan, [1368], CONSTANTS)
+    (other,) = predict_scaling(replace(plan, strata_counts=None), [1368], CONSTANTS)
     assert row.global_batch_size == other.global_batch_size == 16_416
     assert row.prediction.split.compute > 1.05 * other.prediction.split.compute
     assert any("strata_counts [4, 2, 2, 4] are for 12 samples; " in sentence for sentence in row.prediction.unsure)
@@ -77,14 +77,14 @@ def test_strata_counts_apply_only_to_batches_of_their_size() -> None:
 
 
 def test_few_gpus_accumulate_gradients() -> None:
-    (row,) = scale(PLAN, [1], CONSTANTS)
+    (row,) = predict_scaling(PLAN, [1], CONSTANTS)
     assert (row.global_batch_size, row.accumulation_steps) == (280, 5)
 
 
 def test_short_memory_is_met_by_gradient_accumulation() -> None:
     """On GPUs of 16 GB larger batches with gradient accumulation are faster than the largest that fit at once."""
     short = replace(PLAN, memory_bytes=16e9)
-    (row,) = scale(short, [32], CONSTANTS)
+    (row,) = predict_scaling(short, [32], CONSTANTS)
     assert (row.global_batch_size, row.accumulation_steps) == (1792, 2)
     known = fit_curve(all_samples(read_runs()), "lamb")
     assert known is not None
@@ -100,23 +100,23 @@ def test_short_memory_is_met_by_gradient_accumulation() -> None:
     whole = [plan(local, 1) for local in MICRO_BATCHES if 32 * local >= 256]
     fitting = [predict(one, CONSTANTS).seconds for one in whole if estimate_memory_bytes(one) <= 16e9]
     assert fitting and min(fitting) > 1.02 * row.prediction.seconds
-    (ample,) = scale(replace(PLAN, memory_bytes=80e9), [32], CONSTANTS)
+    (ample,) = predict_scaling(replace(PLAN, memory_bytes=80e9), [32], CONSTANTS)
     assert ample.accumulation_steps == 1
 
 
 def test_too_little_memory_for_any_micro_batch_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"--scale: found 8 GPUs of 2 GB, by an estimate too little for a micro-batch"):
-        scale(replace(PLAN, memory_bytes=2e9), [8], CONSTANTS)
+        predict_scaling(replace(PLAN, memory_bytes=2e9), [8], CONSTANTS)
 
 
 def test_assumptions_are_reported() -> None:
-    (eight, many) = scale(PLAN, [8, 64], CONSTANTS)
+    (eight, many) = predict_scaling(PLAN, [8, 64], CONSTANTS)
     assert not [s for s in eight.prediction.unsure if "assumed" in s]
     assert [s for s in many.prediction.unsure if "8 adapters of 200 Gb/s are assumed" in s]
-    (known,) = scale(replace(PLAN, machine=Machine("a100_sxm", 8, 8, (4, 200.0))), [64], CONSTANTS)
+    (known,) = predict_scaling(replace(PLAN, machine=Machine("a100_sxm", 8, 8, (4, 200.0))), [64], CONSTANTS)
     assert not [s for s in known.prediction.unsure if "assumed" in s]
     assert known.prediction.seconds > many.prediction.seconds
-    (h200,) = scale(replace(PLAN, machine=Machine("h200", 1, 1)), [64], CONSTANTS)
+    (h200,) = predict_scaling(replace(PLAN, machine=Machine("h200", 1, 1)), [64], CONSTANTS)
     assert INTER_NODE_WARNING in h200.prediction.unsure
     assert INTER_NODE_WARNING not in many.prediction.unsure
 
@@ -129,29 +129,29 @@ def test_machines_are_nodes_of_up_to_eight() -> None:
 @pytest.mark.parametrize("gpus", [0, 12, 100])
 def test_partial_nodes_are_refused(gpus: int) -> None:
     with pytest.raises(UsageError, match=rf"--scale: found {gpus} GPUs.*multiples of 8"):
-        scale(PLAN, [gpus], CONSTANTS)
+        predict_scaling(PLAN, [gpus], CONSTANTS)
 
 
 def test_a_cpu_and_an_unknown_optimizer_have_no_curve() -> None:
     with pytest.raises(UsageError, match="--scale"):
-        scale(replace(PLAN, machine=Machine("cpu", 1, 1)), [8], CONSTANTS)
+        predict_scaling(replace(PLAN, machine=Machine("cpu", 1, 1)), [8], CONSTANTS)
     with pytest.raises(UsageError, match="sgd"):
-        scale(replace(PLAN, optimizer="sgd"), [8], CONSTANTS)
+        predict_scaling(replace(PLAN, optimizer="sgd"), [8], CONSTANTS)
 
 
 def test_strategy_that_cannot_share_any_batch_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"16,384 GPUs, too many with presorted balancing"):
-        scale(replace(PLAN, strategy="presorted"), [16_384], CONSTANTS)
+        predict_scaling(replace(PLAN, strategy="presorted"), [16_384], CONSTANTS)
 
 
 @pytest.mark.parametrize("gpus", [16_424, 131_072])
 def test_more_gpus_than_the_largest_known_batch_are_refused(gpus: int) -> None:
     with pytest.raises(UsageError, match=rf"found {gpus:,} GPUs, .* up to 16,416; use fewer GPUs"):
-        scale(PLAN, [gpus], CONSTANTS)
+        predict_scaling(PLAN, [gpus], CONSTANTS)
 
 
 def test_adam_uses_batches_near_its_known_batch_size() -> None:
-    (row,) = scale(replace(PLAN, optimizer="adamw"), [1024], CONSTANTS)
+    (row,) = predict_scaling(replace(PLAN, optimizer="adamw"), [1024], CONSTANTS)
     assert row.global_batch_size == 16_384
 
 
