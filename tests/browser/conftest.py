@@ -1,4 +1,4 @@
-"""A headless Chromium for tests that look at pages as a reader does; without one they are skipped."""
+"""Fixtures of the browser tests: a headless Chromium and pages. Without Chromium the tests are skipped."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,22 +9,22 @@ from podium.comparison.load import Comparison
 from podium.comparison.page.page import comparison_page
 from podium.comparison.result import Result
 from podium.html.page import write_page
-from tests.browser.devtools import Page, browser, chromium
+from tests.browser.devtools import Page, browser, find_chromium
 from tests.podium.comparison.conftest import make_result, make_run
 from tests.podium.html.conftest import HOSTILE
 
 
 @pytest.fixture(scope="session")
 def tab() -> Iterator[Page]:
-    program = chromium()
+    program = find_chromium()
     if program is None:
         pytest.skip("no Chromium is installed")
     with browser(program) as page:
         yield page
 
 
-def sized(number: int, **changes: object) -> Result:
-    """A result that is twice as fast as the one before."""
+def make_sized_result(number: int, **changes: object) -> Result:
+    """Return a result that is twice as fast as that of `number` − 1, on twice the accelerators."""
     seconds = 2000.0 / 2**number
     runs = [make_run(seconds * (1 + n / 100), evaluating_seconds=seconds / 10) for n in range(10)]
     fields = {"accelerators": 8 * 2**number, "system": f"system-{number}", "submitter": "ABC"[number % 3], **changes}
@@ -33,12 +33,12 @@ def sized(number: int, **changes: object) -> Result:
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six results of two kinds of accelerators, one without a time, and one's own."""
+    """Page with seven results of two kinds of accelerators: one has no score, and one is the user's."""
     results = [
-        *(sized(number) for number in range(4)),
-        sized(2, accelerator="Other", kind=None, round="v2.1", system="other-2"),
+        *(make_sized_result(number) for number in range(4)),
+        make_sized_result(2, accelerator="Other", kind=None, round="v2.1", system="other-2"),
         make_result([], system="timeless", oddities=("has no logs",)),
-        sized(1, round=None, system="mine", submitter="Me"),
+        make_sized_result(1, round=None, system="mine", submitter="Me"),
     ]
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_page(path, comparison_page(Comparison(tuple(results), ("a note",))))
@@ -47,12 +47,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything in it is called what would do harm."""
+    """Page in which every name is one of the HOSTILE strings, such as a script tag."""
     results = []
     for number, name in enumerate(HOSTILE):
         fields = {"submitter": name, "system": name, "round": name, "accelerator": name, "division": name}
-        results.append(sized(number % 8, **fields, kind=None, repeats=name, oddities=(f"{name} is odd",)))
-        results.append(sized(number % 8, system=name, round=None))
+        results.append(make_sized_result(number % 8, **fields, kind=None, repeats=name, oddities=(f"{name} is odd",)))
+        results.append(make_sized_result(number % 8, system=name, round=None))
     path = tmp_path_factory.mktemp("hostile") / "report.html"
     write_page(path, comparison_page(Comparison(tuple(results), HOSTILE), title=HOSTILE[0]))
     return path
@@ -60,9 +60,11 @@ def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def long_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A thousand results."""
+    """Page with a thousand results."""
     results = [
-        sized(number % 8, system=f"system-{number:04d}", submitter=f"S{number % 40}", round=f"v{number % 7}.0")
+        make_sized_result(
+            number % 8, system=f"system-{number:04d}", submitter=f"S{number % 40}", round=f"v{number % 7}.0"
+        )
         for number in range(1000)
     ]
     path = tmp_path_factory.mktemp("long") / "report.html"

@@ -1,1 +1,1 @@
-"""Prediction of a run's time from a cost model of the step, of the network, and published results."""
+"""Time-to-train prediction from cost models of the step and of the network, and from published results."""

@@ -1,8 +1,9 @@
 """Fit of the predictor's constants to published runs: `python -m podium.planning.prediction.fit [FILE]`.
 
-Four constants are found by a compass search for the least sum of absolute relative errors of sequences/s (in
-logarithms) over the systems of the fit; the rest are assumed, counted, or read from result logs. What the back-test
-misses with them is stored beside them, since intervals are made of it. FILE is constants.json.
+A compass search finds four constants that minimise the sum of |ln(predicted / published sequences/s)| over the systems
+of the fit. The other constants are assumed, counted, or read from result logs. The errors of the back-test with these
+constants are stored with them, since prediction intervals are computed from the errors. FILE defaults to
+constants.json.
 """
 
 import sys
@@ -14,19 +15,27 @@ from pathlib import Path
 
 from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_runs, read_scores
 from podium.planning.prediction.backtest import compare
-from podium.planning.prediction.constants import PATH, Constants, save_constants
-from podium.planning.prediction.interval import SMALL, Kind, Measure, Miss, inside_left_out, upper_end, width
+from podium.planning.prediction.constants import CONSTANTS_PATH, Constants, save_constants
+from podium.planning.prediction.interval import (
+    MAX_SMALL_GPUS,
+    ErrorInterval,
+    Measure,
+    SystemSize,
+    count_inside_left_out,
+    half_width,
+    student_upper_end,
+)
 from podium.planning.prediction.published import (
     FITTED_FAMILIES,
     is_fitted,
     is_tested,
     known_samples,
-    predicted_rate,
+    predict_rate,
 )
 
-SEARCHED = ("sustained_flops_sxm", "sustained_flops_pcie", "host_path_switched", "host_path_direct")
-# Assumed constants, the starts that the logs tell, and where the search begins.
-START = Constants(
+FITTED_NAMES = ("sustained_flops_sxm", "sustained_flops_pcie", "host_path_switched", "host_path_direct")
+# Assumed constants, start times read from result logs, and the start of the search.
+INITIAL_CONSTANTS = Constants(
     sustained_flops_sxm=150e12,
     sustained_flops_pcie=120e12,
     micro_batch_seconds=0.004,
@@ -51,54 +60,61 @@ FIRST_STRIDE, LAST_STRIDE = 0.5, 1e-4
 
 
 def log_errors(runs: Sequence[PublishedRun], constants: Constants, published: Sequence[SamplesToTarget]) -> list[float]:
-    """ln(predicted / published sequences per second) of each run, for the samples that it took."""
-    return [log(predicted_rate(run, constants, published) / run.sequences_per_second) for run in runs]
+    """Return ln(predicted / published sequences per second) of each run, for the samples that it trained on."""
+    return [log(predict_rate(run, constants, published) / run.sequences_per_second) for run in runs]
 
 
 def fit_constants(runs: Sequence[PublishedRun]) -> Constants:
-    """The constants that suit the fitted ones of these runs best. Deterministic."""
+    """Return the constants that minimise the loss over the runs that `is_fitted` selects. Deterministic."""
     fitted, published = [run for run in runs if is_fitted(run)], known_samples(runs)
 
     def loss(constants: Constants) -> float:
         return sum(abs(error) for error in log_errors(fitted, constants, published))
 
-    return compass(START, SEARCHED, loss)
+    return compass_search(INITIAL_CONSTANTS, FITTED_NAMES, loss)
 
 
-def misses_of(runs: Sequence[PublishedRun], constants: Constants) -> tuple[Miss, ...]:
-    """What the back-test misses by kind of system: time of the tested ones of these runs; rates, those of 1.1 too."""
+def measure_error_intervals(runs: Sequence[PublishedRun], constants: Constants) -> tuple[ErrorInterval, ...]:
+    """Return the error intervals of the back-test by kind of system.
+
+    Seconds are those of the tested runs; rates also those of round 1.1's systems. The sign is that of
+    ln(published / predicted) seconds, so a positive error is a run that took longer than predicted.
+    """
     published = known_samples(runs)
     tested = compare([run for run in runs if is_tested(run)], constants)
     seconds: list[tuple[PublishedRun | PublishedScore, float]] = [(c.run, -log(1 + c.seconds_error)) for c in tested]
     rates: list[tuple[PublishedRun | PublishedScore, float]] = [(c.run, log(1 + c.rate_error)) for c in tested]
     for score in read_scores():
-        rates.append((score, log(predicted_rate(score, constants, published) / score.sequences_per_second)))
-    others: dict[str, float] = {}  # greatest miss of each system of other code
-    for run, miss in (*seconds, *rates):
+        rates.append((score, log(predict_rate(score, constants, published) / score.sequences_per_second)))
+    others: dict[str, float] = {}  # greatest error of each system whose code is not in the fit
+    for run, error in (*seconds, *rates):
         if run.family not in FITTED_FAMILIES:
-            others[run.name] = max(miss, others.get(run.name, miss))
+            others[run.name] = max(error, others.get(run.name, error))
     measures: tuple[Measure, ...] = ("seconds", "rate")
-    kinds: tuple[Kind, ...] = ("small", "large")
-    found: list[Miss] = []
+    kinds: tuple[SystemSize, ...] = ("small", "large")
+    intervals: list[ErrorInterval] = []
     for of, gpus in product(measures, kinds):
         rows = [
-            miss
-            for run, miss in (seconds if of == "seconds" else rates)
-            if run.family in FITTED_FAMILIES and (run.gpus <= SMALL) == (gpus == "small")
+            error
+            for run, error in (seconds if of == "seconds" else rates)
+            if run.family in FITTED_FAMILIES and (run.gpus <= MAX_SMALL_GPUS) == (gpus == "small")
         ]
-        half, coverage = width(rows)
-        inside = inside_left_out([abs(miss) for miss in rows], lambda some: width(some)[0])
-        found.append(Miss("fitted", gpus, of, -half, half, coverage, len(rows), inside))
+        half, coverage = half_width(rows)
+        inside = count_inside_left_out([abs(error) for error in rows], lambda some: half_width(some)[0])
+        intervals.append(ErrorInterval("fitted", gpus, of, -half, half, coverage, len(rows), inside))
         unfitted = [*others.values()]
-        inside = inside_left_out(unfitted, upper_end)
-        found.append(Miss("other", gpus, of, -half, max(half, upper_end(unfitted)), None, len(others), inside))
-    return tuple(found)
+        inside = count_inside_left_out(unfitted, student_upper_end)
+        intervals.append(
+            ErrorInterval("other", gpus, of, -half, max(half, student_upper_end(unfitted)), None, len(others), inside)
+        )
+    return tuple(intervals)
 
 
-def compass(start: Constants, names: Sequence[str], loss: Callable[[Constants], float]) -> Constants:
-    """Multiply one constant at a time up and down while that lowers the loss, then with half the stride.
+def compass_search(start: Constants, names: Sequence[str], loss: Callable[[Constants], float]) -> Constants:
+    """Minimise `loss` over the named constants by a compass search in their logarithms.
 
-    Source: the compass search of Kolda, Lewis and Torczon, SIAM Review 2003.
+    Multiplies one constant at a time by exp(±stride) while that lowers the loss, then halves the stride. Source: Kolda,
+    Lewis and Torczon, Optimization by Direct Search, SIAM Review 2003.
     """
     best, least, stride = start, loss(start), FIRST_STRIDE
     while stride > LAST_STRIDE:
@@ -114,11 +130,11 @@ def compass(start: Constants, names: Sequence[str], loss: Callable[[Constants], 
 
 
 def main() -> int:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else PATH
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else CONSTANTS_PATH
     runs = read_runs()
-    found = fit_constants(runs)
-    found = replace(found, misses=misses_of(runs, found))
-    save_constants(found, path, [run.name for run in runs if is_fitted(run)])
+    constants = fit_constants(runs)
+    constants = replace(constants, error_intervals=measure_error_intervals(runs, constants))
+    save_constants(constants, path, [run.name for run in runs if is_fitted(run)])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""From a run's resolved configuration to the predictor's plan, with a sentence for each uncertain assumption."""
+"""Conversion of a run's resolved configuration to the predictor's plan, with a warning for each assumption."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,62 +16,61 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.costs import TERMS, StepCosts, differing, load_costs
 from podium.planning.prediction.constants import Constants
-from podium.planning.prediction.doubts import optimizer_doubts
-from podium.planning.prediction.memory import memory_doubt, stated_bytes
+from podium.planning.prediction.doubts import optimizer_warnings
+from podium.planning.prediction.memory import accelerator_memory_bytes, memory_warnings
 from podium.planning.prediction.plan import (
-    FULL,
-    HALF,
+    FULL_BYTES,
+    HALF_BYTES,
     PROCESSORS,
     Lengths,
     Machine,
     Plan,
-    adapters_named,
     counted_costs,
+    find_processor,
     optimizer_seconds,
-    processor_named,
+    parse_adapters,
     published_costs,
 )
-from podium.planning.prediction.published import POOL, all_samples, wikipedia
-from podium.planning.prediction.samples_to_target import Estimate, curve
+from podium.planning.prediction.published import POOL_SAMPLES, all_samples, wikipedia_lengths
+from podium.planning.prediction.samples_to_target import Estimate, fit_curve
 
-# Assumed of a node whose description names none.
-ADAPTERS = {
+# Number of adapters and Gb/s of each that are assumed for a node whose description states none.
+ASSUMED_ADAPTERS = {
     "a100_sxm": (8, 200.0),
     "a100_pcie": (1, 100.0),
     "h100_sxm": (8, 400.0),
     "h200": (8, 400.0),
     "t4": (1, 10.0),
 }
-BETWEEN_NODES = "how much of their adapters' rate nodes reach is fitted on A100 systems alone"
-UNFITTED_ERROR = 0.3  # assumed of rates that no published run is fitted on
-WITHOUT_BF16 = ("t4",)  # there `precision: auto` is fp16
+INTER_NODE_WARNING = "the share of their adapters' rate that nodes reach is fitted on A100 systems only"
+UNFITTED_ERROR = 0.3  # assumed relative error of rates for which no published run is in the fit
+WITHOUT_BF16 = ("t4",)  # on these `precision: auto` is fp16
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
 
 
-def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Constants) -> Plan:
-    """The plan of a configured run. `costs_file` is what `podium bench` left of this system, if it did.
+def plan_from_config(config: RunConfig, costs_file: Path | None, constants: Constants) -> Plan:
+    """Return the plan of a configured run. `costs_file` has the step costs that `podium bench` measured; None: no file.
 
-    Raises UsageError where neither measured nor published figures say what a step takes, or how many samples the
-    target needs.
+    Raises UsageError if neither measured nor published figures give the time of a step or the samples to the target.
     """
     accelerator = config.description.accelerator_model_name
-    processor = "cpu" if config.launch.device == "cpu" else processor_named(accelerator)
+    processor = "cpu" if config.launch.device == "cpu" else find_processor(accelerator)
     unsure: list[str] = []
-    machine = _machine(config, processor or "cpu", unsure)
-    samples = _samples(config, unsure)
+    machine = _build_machine(config, processor or "cpu", unsure)
+    samples = _estimate_samples(config, unsure)
     if costs_file is not None:
         costs = _measured_costs(config, costs_file, constants, unsure)
     elif processor is None or processor == "cpu":
         device = "a CPU" if processor else f"accelerator {accelerator!r}"
         raise UsageError(
-            f"{config.system}: found no step costs, and no published runs to fit them on for {device}; measure them "
+            f"{config.system}: found no step costs, and no published runs of {device} to fit them on; measure them "
             f"with `podium bench {config.system}`"
         )
     else:
         costs = _fitted_costs(config, processor, constants, unsure)
     sharded_from = config.optimizer.sharded_from
-    lengths = _lengths(config, unsure)
-    *phases, (_, last) = _phases(config, lengths, unsure) or [(0, lengths)]
+    lengths = _choose_lengths(config, unsure)
+    *phases, (_, last) = _phase_lengths(config, lengths, unsure) or [(0, lengths)]
     half = config.launch.device != "cpu" and not _multiplies_in_fp32(config, machine.processor)
     plan = Plan(
         machine=machine,
@@ -83,8 +82,8 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         accumulation_steps=config.gradient_accumulation_steps,
         strata_counts=config.strata_counts,
         optimizer=config.optimizer.algorithm,
-        sharing="whole_tensors" if sharded_from is not None and machine.ranks >= max(2, sharded_from) else "none",
-        gradient_bytes=FULL if config.wire == "fp32" else HALF,
+        sharding="whole_tensors" if sharded_from is not None and machine.ranks >= max(2, sharded_from) else "none",
+        gradient_bytes=FULL_BYTES if config.wire == "fp32" else HALF_BYTES,
         bucket_mib=config.gradient_bucket_mib,
         clipping=None if config.clipping is None else config.clipping.when,
         phases=tuple(phases),
@@ -97,15 +96,17 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         start_seconds=None if costs_file is None else 0.0,
     )
     if config.launch.device != "cpu":
-        memory = stated_bytes(config.description.accelerator_memory_capacity, accelerator, machine.processor)
+        memory = accelerator_memory_bytes(
+            config.description.accelerator_memory_capacity, accelerator, machine.processor
+        )
         plan = replace(plan, memory_bytes=memory)
-        unsure += memory_doubt(plan, config.system, accelerator)
-    unsure += optimizer_doubts(config, samples)
-    if costs_file is not None:  # measured steps have the optimizer in them
+        unsure += memory_warnings(plan, config.system, accelerator)
+    unsure += optimizer_warnings(config, samples)
+    if costs_file is not None:  # measured steps include the optimizer and clipping, which the plan adds separately
         without_optimizer = max(0.0, costs.step - optimizer_seconds(plan, constants))
         plan = replace(plan, costs=replace(costs, step=without_optimizer), clipping=None)
     elif half:
-        counted = counted_costs(machine.processor, constants, wikipedia(), config.model_size, config.last_layer)
+        counted = counted_costs(machine.processor, constants, wikipedia_lengths(), config.model_size, config.last_layer)
         plan = replace(plan, counted=counted)
     return replace(plan, unsure=tuple(unsure))
 
@@ -114,119 +115,126 @@ def _multiplies_in_fp32(config: RunConfig, processor: str) -> bool:
     return config.precision == "fp32" or (config.precision == "bf16" and processor in WITHOUT_BF16)
 
 
-def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
+def _build_machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
     nodes, per_node = config.launch.nodes, config.launch.processes_per_node
-    adapters = adapters_named(config.description.host_networking)
+    adapters = parse_adapters(config.description.host_networking)
     if nodes > 1 and adapters is None:
-        adapters = ADAPTERS.get(processor, (1, 100.0))
-        found = config.description.host_networking
+        adapters = ASSUMED_ADAPTERS.get(processor, (1, 100.0))
+        networking = config.description.host_networking
         unsure.append(
-            f"the network is not known (description.host_networking: {found!r}): "
-            f"{adapters[0]} adapters of {adapters[1]:g} Gb/s a node are assumed"
+            f"the network is not known (description.host_networking: {networking!r}): "
+            f"{adapters[0]} adapters of {adapters[1]:g} Gb/s per node are assumed"
         )
     if nodes > 1 and processor not in FITTED_PROCESSORS:
-        unsure.append(BETWEEN_NODES)
+        unsure.append(INTER_NODE_WARNING)
     if processor == "cpu" and nodes * per_node > 1:
-        unsure.append("how fast processes on a CPU exchange gradients is assumed, not measured")
+        unsure.append("the rate at which CPU processes exchange gradients is assumed, not measured")
     return Machine(processor, nodes, per_node, adapters)
 
 
-def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
-    """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
+def _choose_lengths(config: RunConfig, unsure: list[str]) -> Lengths:
+    """Return the lengths of the prepared store; Wikipedia's without one, or if it is not on this machine."""
     path = config.data.store
     if path is not None and path.exists():
-        return _of_store(SampleStore(path, LENGTH_INDEX_ONLY))
+        return _store_lengths(SampleStore(path, LENGTH_INDEX_ONLY))
     if path is not None:
-        unsure.append(f"data.store {path} is not on this machine, so lengths are taken to be Wikipedia's")
+        unsure.append(f"data.store {path} is not on this machine, so Wikipedia's lengths are assumed")
     elif config.size == "tiny" or config.data.kind == "text":
-        unsure.append("the data is not prepared, so lengths are taken to be Wikipedia's")
-    return wikipedia()
+        unsure.append("the data is not prepared, so Wikipedia's lengths are assumed")
+    return wikipedia_lengths()
 
 
-def _of_store(store: SampleStore) -> Lengths:
-    """Of a store's samples. Where there are more than POOL, those at evenly spaced quantiles stand for all."""
+def _store_lengths(store: SampleStore) -> Lengths:
+    """Return the lengths of a store's samples; more than POOL_SAMPLES are represented by evenly spaced quantiles."""
     index = store.index
-    if len(index) > POOL:
-        places = ((np.arange(POOL) + 0.5) / POOL * len(index)).astype("int64")
+    if len(index) > POOL_SAMPLES:
+        places = ((np.arange(POOL_SAMPLES) + 0.5) / POOL_SAMPLES * len(index)).astype("int64")
         index = replace(index, entries=np.sort(index.entries)[places])
     tokens, masked = np.asarray(index.lengths, "int64"), np.asarray(index.masked_counts, "int64")
     return Lengths(tokens, masked, store.max_sequence_length)
 
 
-def _phases(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tuple[int, Lengths]]:
-    """Samples and lengths of each phase, by what it trains on; the last has 0 for its samples."""
+def _phase_lengths(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tuple[int, Lengths]]:
+    """Return the number of samples and the lengths of each phase; the last phase has 0 samples."""
     found = []
     for number, phase in enumerate(config.phases):
         if phase.store is not None and phase.store.exists():
-            own = _of_store(SampleStore(phase.store, LENGTH_INDEX_ONLY))
-        elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.longest:
+            phase_lengths = _store_lengths(SampleStore(phase.store, LENGTH_INDEX_ONLY))
+        elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.max_length:
             unsure.append(
-                f"samples of phases.{number} are taken to be those of {lengths.longest} tokens, cut into pieces of "
-                f"{phase.max_sequence_length}"
+                f"samples of phases.{number} are assumed to be those of {lengths.max_length} tokens, cut into pieces "
+                f"of {phase.max_sequence_length}"
             )
-            own = _cut(lengths, phase.max_sequence_length, phase.generation.max_predictions)
+            phase_lengths = _cut_to_length(lengths, phase.max_sequence_length, phase.generation.max_predictions)
         else:
-            own = lengths
-        found.append((config.phase_samples(phase) or 0, own))
+            phase_lengths = lengths
+        found.append((config.phase_samples(phase) or 0, phase_lengths))
     if len(found) > 1 and config.target_accuracy is not None:
-        unsure.append("samples to target are of runs without phases of shorter sequences")
+        unsure.append("samples to target come from runs without phases of shorter sequences")
     return found
 
 
-def _cut(lengths: Lengths, longest: int, most_masked: int) -> Lengths:
-    """Samples made of the same text for a shorter length: as many whole ones as fit, and what remains."""
-    whole, rest = np.divmod(lengths.tokens, longest)
-    tokens = np.concatenate([np.full(int(whole.sum()), longest), rest[rest >= SHORTEST_LENGTH]])
-    return Lengths(tokens, np.minimum(reference_masked_counts(tokens), most_masked), longest)
+def _cut_to_length(lengths: Lengths, max_length: int, max_masked: int) -> Lengths:
+    """Return the lengths of samples made from the same text for a shorter length: full ones, and the remainders."""
+    whole, rest = np.divmod(lengths.tokens, max_length)
+    tokens = np.concatenate([np.full(int(whole.sum()), max_length), rest[rest >= SHORTEST_LENGTH]])
+    return Lengths(tokens, np.minimum(reference_masked_counts(tokens), max_masked), max_length)
 
 
-def _samples(config: RunConfig, unsure: list[str]) -> Estimate:
-    """From published runs, or for the tiny BERT from Podium's own; exactly `max_samples` where there is no target."""
+def _estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:
+    """Return the samples to the target from published runs, or from Podium's runs for the tiny BERT.
+
+    Without a target it is `max_samples`, rounded up to whole steps.
+    """
     batch, algorithm = config.global_batch_size, config.optimizer.algorithm
     if config.target_accuracy is None:
         steps = -(-config.max_samples // batch)
         return Estimate(steps * batch, steps * batch, steps * batch)
     if config.target_accuracy != TARGET_ACCURACY:
         unsure.append(
-            f"samples to target are of accuracy {TARGET_ACCURACY}, not of target_accuracy {config.target_accuracy}"
+            f"samples to target are for accuracy {TARGET_ACCURACY}, not for target_accuracy {config.target_accuracy}"
         )
     known: Sequence[SamplesToTarget] = all_samples(read_runs())
     if config.size == "tiny":
         known = read_tiny_samples()
-        unsure.append("samples to target of the tiny BERT are Podium's own runs on a laptop, on the embedded text")
-    found = curve(known, algorithm)
+        unsure.append("samples to target of the tiny BERT come from Podium's runs on a laptop with the embedded text")
+    found = fit_curve(known, algorithm)
     if found is None:
         raise UsageError(
-            f"{config.system}: optimizer.algorithm: found {algorithm}, with which it is not known how many samples "
-            f"size {config.size} needs to the target; name another optimizer, or ask for the time of a number of "
-            "samples: --set target_accuracy=null --set max_samples=N"
+            f"{config.system}: optimizer.algorithm: found {algorithm}, for which the samples to target of size "
+            f"{config.size} are not known; use another optimizer, or predict the time of a given number of samples: "
+            "--set target_accuracy=null --set max_samples=N"
         )
     if config.size == "large" and config.initial_checkpoint is None:
-        unsure.append("samples to target are of runs from MLPerf's checkpoint; initial_checkpoint is not set")
-    estimate = found.at(batch)
+        unsure.append(
+            "samples to target come from runs that start from MLPerf's checkpoint, and initial_checkpoint is not set"
+        )
+    estimate = found.estimate(batch)
     if estimate.mean > config.max_samples:
-        unsure.append(f"max_samples {config.max_samples:,} would end the run before {estimate.mean:,.0f} samples")
+        unsure.append(
+            f"max_samples {config.max_samples:,} would end the run before the predicted {estimate.mean:,.0f} samples"
+        )
     return estimate
 
 
 def _measured_costs(config: RunConfig, path: Path, constants: Constants, unsure: list[str]) -> StepCosts:
-    """Raises UsageError for costs of another model or another kind of device."""
+    """Read the measured step costs. Raises UsageError if they are of another model or another kind of device."""
     costs, measured = load_costs(path)
     others, doubts = differing(config, measured)
     if others:
         raise UsageError(
-            f"{path}: was measured with {'; '.join(others)}; write a system file of its own for this and measure it "
-            "with `podium bench FILE`"
+            f"{path}: was measured with {'; '.join(others)}; write a separate system file for this configuration and "
+            "measure it with `podium bench FILE`"
         )
     if config.launch.device == "cpu":
         factor, threads = constants.cpu_run_over_bench, config.launch.threads
         shared = float(measured.get("threads", threads)) / threads
         costs = replace(costs, **{term: factor * shared * getattr(costs, term) for term in TERMS})
-        unsure.append(f"steps are taken to be {factor:g} times as long as {path.name} says, as in runs on a laptop")
+        unsure.append(f"steps are assumed to take {factor:g} times as long as in {path.name}, as in runs on a laptop")
         if shared != 1:
             unsure.append(
-                f"{path.name} was measured with {measured['threads']} threads, not {threads}: a step is taken to be "
-                f"{shared:g} times as long for that"
+                f"{path.name} was measured with {measured['threads']} threads, not {threads}: a step is assumed to "
+                f"take {shared:g} times as long for this"
             )
     if doubts:
         unsure.append(f"{path.name} was measured with {'; '.join(doubts)}")
@@ -237,18 +245,18 @@ def _fitted_costs(config: RunConfig, processor: str, constants: Constants, unsur
     kind = PROCESSORS[processor]
     if processor in FITTED_PROCESSORS:
         unsure.append(
-            "no costs file: Podium was not measured here, so a step takes what the best published code takes, fitted "
-            f"on published {kind.name} runs; `podium bench` measures it"
+            "no costs file: Podium was not measured here, so the step time of the best published code is assumed, "
+            f"fitted on published {kind.name} runs; measure it with `podium bench`"
         )
     else:
         unsure.append(
-            f"no costs file, and no published run of {kind.name} is fitted on: Podium was not measured here, so a step "
-            "takes what the best published code would take if this GPU sustained the share of its bf16 (fp16) peak "
-            f"that an A100 SXM does, within {UNFITTED_ERROR:.0%}, which is assumed; `podium bench` measures it"
+            f"no costs file, and no published run of {kind.name} is in the fit: Podium was not measured here, so the "
+            "step time assumes that the best published code sustains the share of the bf16 (fp16) peak that it does on "
+            f"an A100 SXM, within {UNFITTED_ERROR:.0%}; measure it with `podium bench`"
         )
     if processor == "t4":
         unsure.append(
-            "NVIDIA T4: not fitted on any run; T4s are known to lower their clock under load, which is assumed to lie "
+            "NVIDIA T4: not fitted on any run; T4s lower their clock under load, and the effect is assumed to lie "
             "within the interval"
         )
     fp32 = _multiplies_in_fp32(config, processor)
@@ -256,17 +264,17 @@ def _fitted_costs(config: RunConfig, processor: str, constants: Constants, unsur
         stated = kind.fp32_flops
         without = "" if config.precision == "fp32" else f" (precision {config.precision}: the GPU has no bf16)"
         unsure.append(
-            f"published runs were in half precision; fp32{without} is taken to run at the same share of "
+            f"published runs were in half precision; fp32{without} is assumed to run at the same share of "
             + (
                 f"its peak of {stated / 1e12:g} TFLOP/s"
                 if stated
-                else "the half-precision peak, as none is stated for it"
+                else "the half-precision peak, since no fp32 peak is known"
             )
         )
     elif config.precision == "fp8":
-        unsure.append("published runs were in half precision; what fp8 changes is not known")
+        unsure.append("published runs were in half precision; the effect of fp8 is not known")
     if config.size != "large":
-        unsure.append(f"published runs are of BERT-large; how fast size {config.size} runs on {kind.name} is a guess")
+        unsure.append(f"published runs are of BERT-large; the speed of size {config.size} on {kind.name} is a guess")
     costs = published_costs(processor, constants, config.model_size, config.last_layer, fp32)
     if processor in FITTED_PROCESSORS and config.size == "large" and not fp32:
         return costs

@@ -1,11 +1,12 @@
-"""The interval of a prediction: what the back-test is known to miss, by whose code was run and on how many GPUs.
+"""Prediction intervals from the errors of the back-test, by training code and number of GPUs.
 
-A miss is ln(published / predicted) of a system's seconds. For code that the constants are fitted on, the interval is
-symmetric in logarithms and as wide as the k-th smallest |miss| of n systems, k = ⌈0.9·(n + 1)⌉, which covers a further
-system of the kind with 90% probability (split conformal prediction: Vovk, Gammerman and Shafer, 2005; Lei et al., JASA
-2018). Of other code three systems are published, all of one submitter, too few for any share: its interval reaches from
-the fitted code's lower end to the upper end of Student's two-sided 90% interval for one more such system, by each known
-one's greatest miss, of time or of rate.
+An error is ln(published / predicted) of a system's seconds. For code in the fit the interval is symmetric in
+logarithms. Its half-width is the k-th smallest |error| of n systems with k = ⌈0.9·(n + 1)⌉, which covers a further
+system of the kind with a probability of 90% (split conformal prediction: Vovk, Gammerman and Shafer, Algorithmic
+Learning in a Random World, 2005; Lei et al., JASA 2018). Three systems with other code are published, all of one
+submitter, too few to state a coverage. Their interval reaches from the lower end of the fitted code to the upper end of
+Student's two-sided 90% prediction interval for one more such system, computed from the greatest error (of time or of
+rate) of each known one.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,81 +15,95 @@ from math import ceil, exp, sqrt
 from statistics import mean, stdev
 from typing import Literal
 
-COVERED = 0.9  # share of systems that an interval is made for
-SMALL = 32  # GPUs up to which systems are one kind
-Kind = Literal["small", "large"]
-Measure = Literal["seconds", "rate"]  # of a run to the target; of a given number of samples
+COVERAGE = 0.9  # share of systems that an interval is designed to contain
+MAX_SMALL_GPUS = 32  # larger systems are another kind, with an interval from their own errors
+SystemSize = Literal["small", "large"]
+Measure = Literal["seconds", "rate"]  # seconds of a run to the target; rate for a given number of samples
 
 
 @dataclass(frozen=True)
-class Miss:
-    """What is known to be missed of one kind of systems. `low` and `high` are logarithms of published / predicted."""
+class ErrorInterval:
+    """Interval of ln(published / predicted) for one kind of system. The field names are keys of constants.json."""
 
     code: Literal["fitted", "other"]
-    gpus: Kind  # up to SMALL GPUs, or more
+    gpus: SystemSize  # small: up to MAX_SMALL_GPUS
     of: Measure
     low: float
     high: float
-    coverage: float | None  # the share that is covered; None where too few systems are known to state one
+    coverage: float | None  # share of systems inside; None: too few systems to state it
     systems: int
-    inside_left_out: int  # how many of these lie inside the interval that the others give
+    inside_left_out: int  # systems inside the interval computed from the others
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Factors by which a prediction is divided and multiplied, and what they rest on."""
+    """Factors by which a prediction is divided (`low`) and multiplied (`high`), and the systems behind them."""
 
     low: float
     high: float
     coverage: float | None
     systems: int
     inside_left_out: int
-    assumed: float = 0.0  # error of the rate that is in both factors
+    assumed: float = 0.0  # assumed relative error of the rate, included in both factors
 
     @property
     def statement(self) -> str:
-        """What the interval covers and on how many systems that rests."""
+        """Sentence on the coverage of the interval and the number of systems behind it."""
         if self.systems == 0:
-            return "the interval is the spread of known runs and the error of measured steps; its coverage is not known"
-        checked = f"{self.inside_left_out} of {self.systems} lie inside the interval that the others give"
+            return (
+                "the interval combines the spread of known runs with the error of measured steps; its coverage is not "
+                "known"
+            )
+        checked = f"{self.inside_left_out} of {self.systems} lie inside the interval computed from the others"
         if self.assumed:
-            checked += f"; both ends are wider by {self.assumed:.0%} for this GPU or precision, which is assumed"
+            checked += f"; both ends are widened by an assumed {self.assumed:.0%} for this GPU or precision"
         if self.coverage is not None:
             return (
-                f"the interval is made to cover {self.coverage:.0%} of scores, by the misses of {self.systems} "
-                f"published systems of the kind; {checked}"
+                f"the interval is designed to cover {self.coverage:.0%} of scores, from the errors of {self.systems} "
+                f"published systems of this kind; {checked}"
             )
         return (
-            f"the interval has no stated coverage: its upper end follows from the misses of the {self.systems} "
-            f"published systems whose code was not fitted on, all of one submitter; {checked}"
+            f"the interval has no stated coverage: its upper end follows from the errors of the {self.systems} "
+            f"published systems whose code is not in the fit, all of one submitter; {checked}"
         )
 
 
-def width(misses: Sequence[float]) -> tuple[float, float | None]:
-    """Half the width of a symmetric interval for one more miss, and its coverage; the greatest where n is too small."""
-    sizes = sorted(abs(miss) for miss in misses)
-    place = ceil(COVERED * (len(sizes) + 1))
-    return (sizes[place - 1], COVERED) if place <= len(sizes) else (sizes[-1], None)
+def half_width(errors: Sequence[float]) -> tuple[float, float | None]:
+    """Return the half-width of a symmetric interval for one more error, and its coverage.
+
+    With too few errors for COVERAGE it is the greatest one, and the coverage is None.
+    """
+    sizes = sorted(abs(error) for error in errors)
+    k = ceil(COVERAGE * (len(sizes) + 1))
+    return (sizes[k - 1], COVERAGE) if k <= len(sizes) else (sizes[-1], None)
 
 
-def upper_end(misses: Sequence[float]) -> float:
-    """Of Student's two-sided interval of COVERED for one more of some normally distributed misses, at least two."""
-    from scipy.stats import t  # here, since it takes long to import
+def student_upper_end(errors: Sequence[float]) -> float:
+    """Return the upper end of Student's two-sided prediction interval of COVERAGE for one more error.
 
-    deviation = stdev(misses) * sqrt(1 + 1 / len(misses))
-    return mean(misses) + float(t.ppf((1 + COVERED) / 2, len(misses) - 1)) * deviation
+    Assumes normally distributed errors; at least two are needed.
+    """
+    from scipy.stats import t  # imported here since it takes long
 
-
-def inside_left_out(misses: Sequence[float], end: Callable[[Sequence[float]], float]) -> int:
-    """How many of these do not exceed the end that the others give."""
-    return sum(miss <= end([*misses[:i], *misses[i + 1 :]]) for i, miss in enumerate(misses))
+    deviation = stdev(errors) * sqrt(1 + 1 / len(errors))
+    return mean(errors) + float(t.ppf((1 + COVERAGE) / 2, len(errors) - 1)) * deviation
 
 
-def interval_for(misses: Sequence[Miss], code: str, gpus: int, of: Measure, rate_error: float) -> Interval:
-    """The interval of a system's kind, wider by an assumed error of its rate; `rate_error` alone for measured steps."""
-    size, wider = "small" if gpus <= SMALL else "large", 1 + rate_error
-    for miss in misses:
-        if (miss.code, miss.gpus, miss.of) == (code, size, of):
-            low, high = wider * exp(-miss.low), wider * exp(miss.high)
-            return Interval(low, high, miss.coverage, miss.systems, miss.inside_left_out, rate_error)
+def count_inside_left_out(errors: Sequence[float], end: Callable[[Sequence[float]], float]) -> int:
+    """Return the number of errors that do not exceed the `end` computed from all the others (leave-one-out)."""
+    return sum(error <= end([*errors[:i], *errors[i + 1 :]]) for i, error in enumerate(errors))
+
+
+def prediction_interval(
+    intervals: Sequence[ErrorInterval], code: str, gpus: int, of: Measure, rate_error: float
+) -> Interval:
+    """Return the interval of a system's kind, widened by an assumed relative error of its rate.
+
+    Measured steps have no back-test: their interval is `rate_error` only.
+    """
+    size, wider = "small" if gpus <= MAX_SMALL_GPUS else "large", 1 + rate_error
+    for one in intervals:
+        if (one.code, one.gpus, one.of) == (code, size, of):
+            low, high = wider * exp(-one.low), wider * exp(one.high)
+            return Interval(low, high, one.coverage, one.systems, one.inside_left_out, rate_error)
     return Interval(wider, wider, None, 0, 0, rate_error)

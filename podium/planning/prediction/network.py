@@ -1,9 +1,9 @@
-"""The α–β model of collectives: seconds a hop (α) and seconds a byte (β), inside a node and between nodes.
+"""α–β model of collectives: seconds per hop (α) and per byte (β), inside a node and between nodes.
 
-One ring goes through all GPUs of all nodes, in as many channels as there are links, so that every link carries 2·(p
-− 1)/p of what p GPUs all-reduce and the slowest kind of link limits the rate; the first byte needs as many hops as a
-tree has levels between nodes and a chain has inside one. Sources: Thakur, Rabenseifner and Gropp, IJHPCA 2005; NCCL's
-definition of bus bandwidth; Sanders, Speck and Träff, Parallel Computing 2009, for trees at full bandwidth.
+One ring passes through all GPUs of all nodes, with as many channels as links. Each link carries 2·(p − 1)/p of the
+bytes that p GPUs all-reduce, and the slowest kind of link limits the rate. The latency is that of a tree between nodes
+and of a chain inside one. Sources: Thakur, Rabenseifner and Gropp, IJHPCA 2005; NCCL's definition of bus bandwidth;
+Sanders, Speck and Träff, Parallel Computing 2009, for trees at full bandwidth.
 """
 
 from dataclasses import dataclass
@@ -12,28 +12,29 @@ from math import ceil, log2
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes of equal size. Rates in bytes/s; `between` is a whole node's, `inside` one GPU's, both in one direction."""
+    """Equal nodes and their links. Bandwidths are in bytes/s and in one direction, latencies in seconds per hop."""
 
     nodes: int
     gpus_per_node: int
-    inside: float
-    between: float
-    hop_inside: float  # seconds
-    hop_between: float
+    intra_node_bandwidth: float  # of one GPU
+    inter_node_bandwidth: float  # of a whole node
+    intra_node_latency: float
+    inter_node_latency: float
 
     def all_reduce(self, size: float) -> float:
-        """Seconds until every GPU has the sum of `size` bytes."""
+        """Return the seconds until every GPU has the sum of `size` bytes."""
         return 2 * self.reduce_scatter(size)
 
     def reduce_scatter(self, size: float) -> float:
-        """Seconds until every GPU has its share of the sum of `size` bytes; all-gathering the shares takes as long."""
+        """Return the seconds until every GPU has its share of the sum of `size` bytes. An all-gather takes as long."""
         ranks = self.nodes * self.gpus_per_node
         return self.broadcast((ranks - 1) / ranks * size)
 
     def broadcast(self, size: float) -> float:
-        """Seconds until every GPU has `size` bytes that one of them had, in pieces that follow one another closely."""
+        """Return the seconds until every GPU has `size` bytes of one of them, sent in pipelined chunks."""
         if self.nodes * self.gpus_per_node == 1:
             return 0.0
-        slowest = min([self.inside] * (self.gpus_per_node > 1) + [self.between] * (self.nodes > 1))
-        hops = (self.gpus_per_node - 1) * self.hop_inside + ceil(log2(self.nodes)) * self.hop_between
-        return hops + size / slowest
+        intra = [self.intra_node_bandwidth] * (self.gpus_per_node > 1)
+        inter = [self.inter_node_bandwidth] * (self.nodes > 1)
+        latency = (self.gpus_per_node - 1) * self.intra_node_latency + ceil(log2(self.nodes)) * self.inter_node_latency
+        return latency + size / min(intra + inter)

@@ -1,1 +1,1 @@
-"""Studies of what arXiv 2402.02447 (Samsung) leaves open, on the balancing strategies and the cost model."""
+"""Studies of questions that arXiv 2402.02447 (Samsung) leaves open: balancing strategies and the cost model."""

@@ -1,4 +1,4 @@
-"""Studies of who takes which samples: small local batches, other lengths, more GPUs and other datasets."""
+"""Studies of the assignment of samples to ranks: small local batches, other lengths, more GPUs, other datasets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,28 +11,28 @@ from podium.config.load import load_system
 from podium.planning.balance_report import GPUS_PER_NODE, Balance, balances_of
 from podium.planning.balancing.interface import Deal
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.from_config import plan_of_config
-from podium.planning.prediction.predict import network_of, step_of
-from podium.planning.prediction.scaling import machine_of
+from podium.planning.prediction.from_config import plan_from_config
+from podium.planning.prediction.predict import build_network, predict_step
+from podium.planning.prediction.scaling import machine_with_gpus
 from podium.planning.samplers import Sampler, StratifiedSampler, shares, stratum_bounds
 from podium.planning.studies.study import Cell, Chart, Line, Study, Table, crossing
 
-BY_NODE = "node strata"  # presorted, but with fixed counts of strata in a node's samples and not in each rank's
-COMPARED = ("random", "stratified", "presorted", "exchanged", "indexed")
-SYSTEM = "dgxa100_n128"  # of 1,024 A100s, as Samsung trained
-BATCH = 16_384
-WON = 0.05  # share of a step that counts as a win
-RUN_SAMPLES = 2_932_736  # that Samsung's run of round 2.0 was trained on
+NODE_STRATA = "node strata"  # presorted, but with strata counts fixed per node instead of per rank
+COMPARED_STRATEGIES = ("random", "stratified", "presorted", "exchanged", "indexed")
+SYSTEM = "dgxa100_n128"  # 1,024 A100s, as Samsung's
+GLOBAL_BATCH = 16_384
+WIN_THRESHOLD = 0.05  # share of a step's compute that counts as a win
+RUN_SAMPLES = 2_932_736  # of Samsung's run of round 2.0
 
 
-def deal_of(ranks: int) -> Deal:
-    """Nodes of eight, with the costs of BERT-large's matrix products."""
+def node_assignment_spec(ranks: int) -> Deal:
+    """Return the assignment options for nodes of eight ranks, with the costs of BERT-large's matrix products."""
     per_node = GPUS_PER_NODE if ranks % GPUS_PER_NODE == 0 else ranks
     return Deal(ranks, per_node, *LARGE.relative_costs(VOCABULARY_SIZE))
 
 
-def strata_of(histogram: np.ndarray) -> np.ndarray:
-    """[strata] samples of a histogram in each length stratum."""
+def count_per_stratum(histogram: np.ndarray) -> np.ndarray:
+    """Return [strata]: the samples of a histogram in each length stratum."""
     bounds = stratum_bounds(len(histogram) - 1)
     stratum = np.searchsorted(bounds, np.arange(len(histogram)))
     sizes: np.ndarray = np.bincount(stratum, weights=histogram, minlength=len(bounds))
@@ -43,21 +43,29 @@ def small_batches(
     shapes: Sequence[tuple[int, int]] = ((1024, 16), (2048, 8), (4096, 4), (8192, 2), (1024, 8), (1024, 4), (1024, 2)),
     steps: int = 20,
 ) -> Study:
-    """Balance with few samples a rank, at a constant global batch size and at a constant number of ranks."""
+    """Study the balance with few samples per rank, at a constant global batch size and a constant number of ranks."""
     histogram = wikipedia_histogram()
-    found = {shape: balances_of(COMPARED, histogram, deal_of(shape[0]), shape[1], steps=steps)[0] for shape in shapes}
+    found = {
+        shape: balances_of(COMPARED_STRATEGIES, histogram, node_assignment_spec(shape[0]), shape[1], steps=steps)[0]
+        for shape in shapes
+    }
     for (ranks, local), balances in found.items():
         nodes, _ = balances_of(
-            ("presorted",), histogram, deal_of(ranks), local, steps=steps, strata_batch=GPUS_PER_NODE * local
+            ("presorted",),
+            histogram,
+            node_assignment_spec(ranks),
+            local,
+            steps=steps,
+            strata_batch=GPUS_PER_NODE * local,
         )
-        balances |= {BY_NODE: nodes["presorted"]} if nodes else {}
-    names = (*COMPARED, BY_NODE)
+        balances |= {NODE_STRATA: nodes["presorted"]} if nodes else {}
+    names = (*COMPARED_STRATEGIES, NODE_STRATA)
     balance_rows: list[tuple[Cell, ...]] = []
     for kind in ("tokens", "cost"):
         for (ranks, local), balances in found.items():
-            values = [_over(balances.get(name), kind) for name in names]
+            values = [_max_over_mean(balances.get(name), kind) for name in names]
             balance_rows.append((f"{ranks:,} × {local}", kind, *[v if v is not None else "refused" for v in values]))
-    share_rows, refused = _share_rows(histogram, sorted({local for _, local in shapes} | {1, 3, 5, 6, 12, 32}))
+    share_rows, refused = _stratum_share_rows(histogram, sorted({local for _, local in shapes} | {1, 3, 5, 6, 12, 32}))
     by_rank = [shape for shape in shapes if shape[0] * shape[1] == shapes[0][0] * shapes[0][1]]
     lines = tuple(
         Line(
@@ -70,15 +78,15 @@ def small_batches(
     whole = {local for local in range(1, 33)} - set(refused)
     return Study(
         "small-batches",
-        "What is left of local presorting where a rank has few samples?",
+        "How well does local presorting balance if a rank has few samples?",
         (
-            f"Stratified sampling, and presorting with it, refuses local batches of {_span(refused)}, where largest "
-            "remainder leaves a stratum without a slot: its samples would never be drawn.",
-            f"From {min(whole)} on it does not refuse but draws other shares of the strata than the data has: the "
-            "second table has how often a stratum's samples come, in terms of the data's.",
-            "Fixed counts for a node's samples, which presorting distributes in the node anyway, need no slots for "
-            "each rank: that is the column “node strata”. It is not published, and no recipe has it.",
-            *_small_findings(found),
+            f"Stratified sampling, and therefore presorting, refuses local batches of {_join_numbers(refused)}: "
+            "largest remainder gives one stratum no slot, so its samples would never be drawn.",
+            f"From {min(whole)} on it is accepted, but draws strata in other shares than the data: the second table "
+            "has the share of each stratum relative to the data.",
+            "Counts fixed per node need no slots in each rank, since presorting distributes samples in the node: "
+            "column “node strata”. This is not published, and no recipe has it.",
+            *_small_batch_findings(found),
         ),
         (
             Table(
@@ -89,7 +97,7 @@ def small_batches(
                 tuple(balance_rows),
             ),
             Table(
-                "Slots of the strata by largest remainder, and how often a stratum's samples come",
+                "Slots of the strata by largest remainder, and the share of each stratum relative to the data",
                 "computed with the strategies",
                 ("samples a rank", "slots", "1–128", "129–256", "257–384", "385–512", "mean length"),
                 ("d", "", *[".2f"] * 4, ".3f"),
@@ -106,15 +114,18 @@ def small_batches(
     )
 
 
-def _over(balance: Balance | None, kind: str) -> float | None:
+def _max_over_mean(balance: Balance | None, kind: str) -> float | None:
     if balance is None:
         return None
     return balance.max_over_mean_tokens if kind == "tokens" else balance.max_over_mean_cost
 
 
-def _share_rows(histogram: np.ndarray, batches: Sequence[int]) -> tuple[list[tuple[Cell, ...]], list[int]]:
-    """For each local batch its slots and by how much each stratum and the mean length are off; which are refused."""
-    sizes = strata_of(histogram)
+def _stratum_share_rows(histogram: np.ndarray, batches: Sequence[int]) -> tuple[list[tuple[Cell, ...]], list[int]]:
+    """Return (rows, refused local batches).
+
+    A row has a local batch, its slots, and the shares of the strata and the mean length relative to the data.
+    """
+    sizes = count_per_stratum(histogram)
     bounds = stratum_bounds(len(histogram) - 1)
     stratum = np.searchsorted(bounds, np.arange(len(histogram)))
     lengths = np.bincount(stratum, weights=histogram * np.arange(len(histogram))) / sizes
@@ -127,24 +138,24 @@ def _share_rows(histogram: np.ndarray, batches: Sequence[int]) -> tuple[list[tup
     return rows, [batch for batch in range(1, 33) if not shares(sizes.astype(np.int64), batch).all()]
 
 
-def _span(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
 
-def _small_findings(found: Mapping[tuple[int, int], Mapping[str, Balance]]) -> list[str]:
+def _small_batch_findings(found: Mapping[tuple[int, int], Mapping[str, Balance]]) -> list[str]:
     sentences = []
     for (ranks, local), balances in found.items():
-        names = [name for name in ("presorted", BY_NODE, "exchanged") if name in balances]
+        names = [name for name in ("presorted", NODE_STRATA, "exchanged") if name in balances]
         over = [balances[name].max_over_mean_cost / balances["indexed"].max_over_mean_cost - 1 for name in names]
         listed = ", ".join(f"{name} {100 * value:.1f}%" for name, value in zip(names, over, strict=True))
-        sentences.append(f"{ranks:,} × {local}: longer than with a global assignment: {listed}.")
+        sentences.append(f"{ranks:,} × {local}: time above that of a global assignment: {listed}.")
     return sentences
 
 
-def histograms() -> dict[str, np.ndarray]:
-    """[513] samples of 0 to 512 tokens, a million or so of each kind."""
+def length_histograms() -> dict[str, np.ndarray]:
+    """Return length distributions by name: [513] samples of 0 to 512 tokens, a million in each."""
     n, longest = np.arange(SEQUENCE_LENGTH + 1), SEQUENCE_LENGTH
-    place = (n - 1) % (longest // 4) + 1  # within its stratum, from 1 on
+    place = (n - 1) % (longest // 4) + 1  # position within the stratum, from 1
 
     def normal(mean: float, deviation: float) -> np.ndarray:
         density: np.ndarray = np.exp(-0.5 * ((n - mean) / deviation) ** 2)
@@ -152,7 +163,7 @@ def histograms() -> dict[str, np.ndarray]:
 
     logarithm = np.log(np.maximum(n, 1))
     heavy = np.exp(-0.5 * ((logarithm - np.log(96)) / 0.9) ** 2) / np.maximum(n, 1)
-    heavy[longest] += heavy.sum() * 0.033  # what would be longer is cut to the longest
+    heavy[longest] += heavy.sum() * 0.033  # longer texts are cut to the maximum length
     few_short = np.where(n == longest, 0.94, 0.06 / 128 * (n <= 128))
     shapes = {
         "Wikipedia": wikipedia_histogram().astype(np.float64),
@@ -168,9 +179,9 @@ def histograms() -> dict[str, np.ndarray]:
     return {name: 1e6 * histogram / histogram.sum() for name, histogram in shapes.items()}
 
 
-def spread_strata(spread: float) -> np.ndarray:
-    """Samples as many in each stratum as Wikipedia has, half of them `spread`·64 below its middle and half above."""
-    sizes, histogram = strata_of(wikipedia_histogram()), np.zeros(SEQUENCE_LENGTH + 1)
+def spread_histogram(spread: float) -> np.ndarray:
+    """Return a histogram with Wikipedia's count in each stratum, at `spread`·64 tokens below and above its middle."""
+    sizes, histogram = count_per_stratum(wikipedia_histogram()), np.zeros(SEQUENCE_LENGTH + 1)
     for number, size in enumerate(sizes):
         middle, away = 128 * number + 64, min(63, round(64 * spread))
         histogram[max(3, middle - away)] += size / 2
@@ -178,9 +189,9 @@ def spread_strata(spread: float) -> np.ndarray:
     return histogram
 
 
-def variation_within(histogram: np.ndarray) -> float:
-    """Standard deviation of a sample's cost within its stratum, over the mean cost."""
-    cost = deal_of(8).costs(np.arange(len(histogram)))
+def cost_variation_within_strata(histogram: np.ndarray) -> float:
+    """Return the standard deviation of a sample's cost within its stratum, divided by the mean cost."""
+    cost = node_assignment_spec(8).costs(np.arange(len(histogram)))
     stratum = np.searchsorted(stratum_bounds(len(histogram) - 1), np.arange(len(histogram)))
     sizes = np.bincount(stratum, weights=histogram)
     used = sizes > 0
@@ -191,32 +202,34 @@ def variation_within(histogram: np.ndarray) -> float:
 
 
 def lengths(ranks: int = 1024, local_batches: Sequence[int] = (16, 8, 4), points: int = 7, steps: int = 20) -> Study:
-    """Where presorting breaks as lengths change, and the threshold of a 5% win for a global assignment."""
+    """Study presorting with other lengths, and the variation from which a global assignment wins WIN_THRESHOLD."""
     compared = ("presorted", "exchanged", "indexed")
-    deal = deal_of(ranks)
+    deal = node_assignment_spec(ranks)
     rows: list[tuple[Cell, ...]] = []
     marked: dict[int, list[tuple[float, float]]] = {local: [] for local in local_batches}
-    for name, histogram in histograms().items():
-        variation = variation_within(histogram)
+    for name, histogram in length_histograms().items():
+        variation = cost_variation_within_strata(histogram)
         for local in local_batches:
             found, impossible = balances_of(compared, histogram, deal, local, steps=steps)
-            values: list[Cell] = [_over(found.get(one), "cost") for one in compared]
-            won = None
+            values: list[Cell] = [_max_over_mean(found.get(one), "cost") for one in compared]
+            gain = None
             if "presorted" not in impossible:
-                won = found["presorted"].max_over_mean_cost / found["indexed"].max_over_mean_cost - 1
-                marked[local].append((variation, won))
-            rows.append((name, local, variation, *[v if v is not None else "refused" for v in values], won))
+                gain = found["presorted"].max_over_mean_cost / found["indexed"].max_over_mean_cost - 1
+                marked[local].append((variation, gain))
+            rows.append((name, local, variation, *[v if v is not None else "refused" for v in values], gain))
     swept: dict[int, list[tuple[float, float]]] = {}
     for local in local_batches:
         swept[local] = []
         for spread in np.linspace(0.0, 1.0, points):
-            histogram = spread_strata(float(spread))
+            histogram = spread_histogram(float(spread))
             found, _ = balances_of(("presorted", "indexed"), histogram, deal, local, steps=steps)
             if "presorted" in found:
-                won = found["presorted"].max_over_mean_cost / found["indexed"].max_over_mean_cost - 1
-                swept[local].append((variation_within(histogram), won))
+                gain = found["presorted"].max_over_mean_cost / found["indexed"].max_over_mean_cost - 1
+                swept[local].append((cost_variation_within_strata(histogram), gain))
     thresholds = {
-        local: crossing([x for x, _ in line], [y for _, y in line], WON) for local, line in swept.items() if line
+        local: crossing([x for x, _ in line], [y for _, y in line], WIN_THRESHOLD)
+        for local, line in swept.items()
+        if line
     }
     threshold_rows = tuple(
         (local, threshold, None if threshold is None else threshold / np.sqrt(GPUS_PER_NODE * local))
@@ -233,25 +246,26 @@ def lengths(ranks: int = 1024, local_batches: Sequence[int] = (16, 8, 4), points
     ]
     return Study(
         "lengths",
-        "Where does presorting break as lengths change?",
+        "With which lengths does presorting lose its balance?",
         (
-            "What decides is how much the cost varies inside a stratum, since strata even out what lies between them: "
-            "nodes of eight draw different samples and never exchange any.",
+            "The variation of cost inside a stratum decides, since equal counts of strata remove the variation between "
+            "them: nodes of eight draw different samples and never exchange any.",
             *(_threshold_finding(local, thresholds) for local in local_batches),
-            "It refuses sooner than it breaks: a stratum with few samples (bimodal, long with few short) gets no slot.",
-            "Where strata are of nearly one length presorting wins, since it draws as many samples of each for every "
-            "rank, and no assignment of equal counts makes a random batch as even.",
+            "It is refused before its balance is poor: a stratum with few samples (bimodal, long with few short) gets "
+            "no slot.",
+            "If the samples of a stratum have nearly one length, presorting wins: it draws the same number of each "
+            "stratum for every rank, and no assignment with equal counts makes a random batch as even.",
         ),
         (
             Table(
-                f"{ranks:,} ranks: max/mean of cost by variation in strata, and what indexed wins over presorted",
+                f"{ranks:,} ranks: max/mean of cost by variation in strata, and the gain of indexed over presorted",
                 "computed with the strategies",
-                ("lengths", "a rank", "variation", *compared, "won"),
+                ("lengths", "a rank", "variation", *compared, "gain"),
                 ("", "d", ".3f", ".3f", ".3f", ".3f", ".1%"),
                 tuple(rows),
             ),
             Table(
-                f"Variation of cost in strata from which a global assignment wins {WON:.0%}",
+                f"Variation of cost in strata from which a global assignment wins {WIN_THRESHOLD:.0%}",
                 "computed with the strategies",
                 ("a rank", "variation", "variation / √samples of a node"),
                 ("d", ".3f", ".4f"),
@@ -259,11 +273,11 @@ def lengths(ranks: int = 1024, local_batches: Sequence[int] = (16, 8, 4), points
             ),
         ),
         Chart(
-            f"What a global assignment wins over presorting, {ranks:,} ranks",
+            f"Gain of a global assignment over presorting, {ranks:,} ranks",
             "standard deviation of cost within strata, over the mean cost",
             "% of a step's compute",
             tuple(chart_lines),
-            limit=100 * WON,
+            limit=100 * WIN_THRESHOLD,
         ),
     )
 
@@ -273,15 +287,22 @@ def _threshold_finding(local: int, thresholds: Mapping[int, float | None]) -> st
         return f"{local} samples a rank: presorting refuses Wikipedia's strata."
     threshold = thresholds[local]
     if threshold is None:
-        return f"{local} samples a rank: a global assignment wins less than {WON:.0%} of the compute at every spread."
+        return (
+            f"{local} samples a rank: a global assignment wins less than {WIN_THRESHOLD:.0%} of the compute at every "
+            "spread."
+        )
     return (
-        f"{local} samples a rank: a global assignment wins {WON:.0%} of a step's compute where the standard deviation "
-        f"of cost within strata exceeds {threshold:.2f} of the mean cost."
+        f"{local} samples a rank: a global assignment wins {WIN_THRESHOLD:.0%} of a step's compute where the "
+        f"standard deviation of cost within strata exceeds {threshold:.2f} of the mean cost."
     )
 
 
-def dataset(histogram: np.ndarray, count: int) -> np.ndarray:
-    """`count` lengths uint16 at evenly spaced quantiles of a histogram, shortest first, in little memory."""
+def quantile_lengths(histogram: np.ndarray, count: int) -> np.ndarray:
+    """Return uint16 [count]: lengths at evenly spaced quantiles of a histogram, shortest first.
+
+    The values of `benchmarks.bert.lengths.quantiles`, in less memory.
+    """
+    # Rounding cumulative counts, not those of each length, keeps the total at `count`.
     ends = np.floor(histogram.cumsum() / histogram.sum() * count + 0.5).astype(np.int64)
     return np.repeat(np.arange(len(histogram), dtype=np.uint16), np.diff(ends, prepend=0))
 
@@ -292,22 +313,22 @@ def scaling(
     datasets: Sequence[int] = (100_000, 1_000_000, 16_279_552, 160_000_000),
     steps: int = 8,
 ) -> Study:
-    """Balance and predicted step from 8 to 16,384 GPUs, and what a run draws of datasets of different sizes."""
+    """Study balance and predicted step time from 8 to 16,384 GPUs, and the epochs of datasets of different sizes."""
     constants, histogram = load_constants(), wikipedia_histogram()
-    plan = plan_of_config(load_system(SYSTEM), None, constants)
+    plan = plan_from_config(load_system(SYSTEM), None, constants)
     balance_rows: list[tuple[Cell, ...]] = []
     step_rows: list[tuple[Cell, ...]] = []
-    values: dict[str, list[float]] = {name: [] for name in COMPARED}
+    values: dict[str, list[float]] = {name: [] for name in COMPARED_STRATEGIES}
     for count in ranks:
-        found, _ = balances_of(COMPARED, histogram, deal_of(count), local_batch, steps=steps)
-        for name in COMPARED:
+        found, _ = balances_of(COMPARED_STRATEGIES, histogram, node_assignment_spec(count), local_batch, steps=steps)
+        for name in COMPARED_STRATEGIES:
             values[name].append(100 * (found[name].max_over_mean_cost - 1))
-        balance_rows.append((count, *[found[name].max_over_mean_cost for name in COMPARED]))
-        machine = machine_of(plan.machine, count)
+        balance_rows.append((count, *[found[name].max_over_mean_cost for name in COMPARED_STRATEGIES]))
+        machine = machine_with_gpus(plan.machine, count)
         step = {
-            name: step_of(
+            name: predict_step(
                 replace(plan, machine=machine, global_batch_size=count * local_batch, strategy=name),
-                network_of(replace(plan, machine=machine), constants),
+                build_network(replace(plan, machine=machine), constants),
                 constants,
             )
             for name in ("random", "presorted", "indexed")
@@ -329,16 +350,16 @@ def scaling(
             f"above the mean on {ranks[0]:,} ranks and {values['random'][-1]:.0f}% on {ranks[-1]:,}; presorted "
             f"{values['presorted'][0]:.1f} and {values['presorted'][-1]:.1f}%, indexed {values['indexed'][0]:.2f} and "
             f"{values['indexed'][-1]:.2f}%.",
-            "The size of the dataset changes no balance but what an epoch consists of: strata have epochs of their "
-            "own length, so that samples of one stratum come more often than those of another by the same factor at "
-            "every size, and only in a small dataset do they come again at all.",
+            "The size of the dataset does not change the balance, only the epochs: each stratum has a different epoch "
+            "length, so samples of one stratum are drawn more often than those of another by the same factor at every "
+            "size, and only a small dataset is drawn more than once.",
         ),
         (
             Table(
                 f"max/mean of cost over ranks with {local_batch} samples each",
                 "computed with the strategies",
-                ("ranks", *COMPARED),
-                (",d", *[".4f"] * len(COMPARED)),
+                ("ranks", *COMPARED_STRATEGIES),
+                (",d", *[".4f"] * len(COMPARED_STRATEGIES)),
                 tuple(balance_rows),
             ),
             Table(
@@ -361,22 +382,26 @@ def scaling(
 
 
 def _dataset_table(histogram: np.ndarray, datasets: Sequence[int], steps: int) -> Table:
-    """What a run of Samsung's length draws of each dataset."""
+    """Return the epochs and the balance of a run of RUN_SAMPLES samples for each size of dataset."""
     rows: list[tuple[Cell, ...]] = []
     for size in datasets:
-        pool = dataset(histogram, size)
+        pool = quantile_lengths(histogram, size)
         stratified = StratifiedSampler(pool, batch=16, seed=0, max_length=len(histogram) - 1)
-        sizes = strata_of(np.bincount(pool, minlength=len(histogram)))
+        sizes = count_per_stratum(np.bincount(pool, minlength=len(histogram)))
         epochs = RUN_SAMPLES * stratified.counts / 16 / sizes
         order = Sampler(size, 0)
-        batches = min(RUN_SAMPLES // BATCH, -(-2 * size // BATCH))  # up to two epochs, in which every kind of batch is
+        batches = min(
+            RUN_SAMPLES // GLOBAL_BATCH, -(-2 * size // GLOBAL_BATCH)
+        )  # two epochs contain every kind of batch
         twice = 0
         for number in range(batches):
-            first, last = number * BATCH, (number + 1) * BATCH
-            if first // size != (last - 1) // size:  # a sample can come twice only where one epoch follows another
-                drawn = order.samples(first, BATCH)
+            first, last = number * GLOBAL_BATCH, (number + 1) * GLOBAL_BATCH
+            if first // size != (last - 1) // size:  # only a batch that spans two epochs can repeat a sample
+                drawn = order.samples(first, GLOBAL_BATCH)
                 twice += len(np.unique(drawn)) < len(drawn)
-        balances, _ = balances_of(("presorted", "indexed"), histogram, deal_of(1024), 16, steps=steps, pool=pool)
+        balances, _ = balances_of(
+            ("presorted", "indexed"), histogram, node_assignment_spec(1024), 16, steps=steps, pool=pool
+        )
         rows.append(
             (
                 size,
@@ -390,7 +415,7 @@ def _dataset_table(histogram: np.ndarray, datasets: Sequence[int], steps: int) -
         )
     return Table(
         f"A run of {RUN_SAMPLES:,} samples on 1,024 × 16: epochs of all data, the slowest and the fastest stratum; "
-        "batches with a sample twice; max/mean of cost",
+        "batches that repeat a sample; max/mean of cost",
         "computed with the strategies",
         ("dataset", "epochs", "slowest", "fastest", "twice", "presorted", "indexed"),
         (",d", ".3f", ".3f", ".3f", ".2%", ".4f", ".4f"),

@@ -1,4 +1,4 @@
-"""Studies of a step and a run by the cost model: the size of a bucket, and what each contribution is worth."""
+"""Studies with the cost model: bucket size and time of clipping, and the worth of each of Samsung's contributions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,101 +7,111 @@ from statistics import mean
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_scores
 from podium.config.load import load_system
 from podium.core.errors import WorkError
-from podium.planning.prediction.buckets import fill_buckets, gradients_of
+from podium.planning.prediction.buckets import backward_gradients, fill_buckets
 from podium.planning.prediction.constants import Constants, load_constants
-from podium.planning.prediction.from_config import plan_of_config
-from podium.planning.prediction.plan import FULL, Clipping, Plan, clipping_seconds
-from podium.planning.prediction.predict import network_of, predict, step_of
+from podium.planning.prediction.from_config import plan_from_config
+from podium.planning.prediction.plan import FULL_BYTES, Clipping, Plan, clipping_seconds
+from podium.planning.prediction.predict import build_network, predict, predict_step
 from podium.planning.prediction.samples_to_target import Estimate
 from podium.planning.studies.balance import SYSTEM
 from podium.planning.studies.study import Cell, Chart, Line, Study, Table
 
-WAYS: tuple[Clipping, ...] = ("bucket", "after", "before")
-SIZES = (1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 25.0, 32.0, 50.0, 64.0, 100.0, 200.0, 400.0)
-TOGETHER = (
+CLIPPING_OPTIONS: tuple[Clipping, ...] = ("bucket", "after", "before")
+BUCKET_SIZES_MIB = (1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 25.0, 32.0, 50.0, 64.0, 100.0, 200.0, 400.0)
+COMBINED_CHANGES = (
     "balancing: random samples",
     "clipping: before reduction",
     "optimizer: LAMB at 16,384",
     "wire: fp32",
 )
-ALL = "all: random, before, LAMB, fp32"
-FLAT = 0.01  # sizes whose step is longer by at most this share count as the optimum's equals
+ALL_CHANGES = "all: random, before, LAMB, fp32"
+FLAT_TOLERANCE = 0.01  # bucket sizes with a step at most this much longer are reported as equal to the optimum
 
 
-def buckets(sizes: Sequence[float] = SIZES, system: str = SYSTEM) -> Study:
-    """A step by the size of a bucket and by when gradients are clipped."""
+def buckets(sizes: Sequence[float] = BUCKET_SIZES_MIB, system: str = SYSTEM) -> Study:
+    """Study the step time by bucket size and by the time of clipping."""
     constants = load_constants()
-    plan = plan_of_config(load_system(system), None, constants)
-    network = network_of(plan, constants)
-    gradients = gradients_of(plan.size, float(plan.lengths.means[0]))
+    plan = plan_from_config(load_system(system), None, constants)
+    network = build_network(plan, constants)
+    gradients = backward_gradients(plan.size, float(plan.lengths.means[0]))
 
-    def milliseconds(way: Clipping | None, size: float) -> float:
-        return 1000 * step_of(replace(plan, clipping=way, bucket_mib=size), network, constants).seconds
+    def milliseconds(clipping: Clipping | None, size: float) -> float:
+        return 1000 * predict_step(replace(plan, clipping=clipping, bucket_mib=size), network, constants).seconds
 
-    steps = {way: [milliseconds(way, size) for size in sizes] for way in WAYS}
+    steps = {clipping: [milliseconds(clipping, size) for size in sizes] for clipping in CLIPPING_OPTIONS}
     rows: list[tuple[Cell, ...]] = [
-        (size, len(fill_buckets(gradients, plan.gradient_bytes, size)), *[steps[way][number] for way in WAYS])
+        (
+            size,
+            len(fill_buckets(gradients, plan.gradient_bytes, size)),
+            *[steps[clipping][number] for clipping in CLIPPING_OPTIONS],
+        )
         for number, size in enumerate(sizes)
     ]
     optimum_rows: list[tuple[Cell, ...]] = []
-    for way in WAYS:
-        least = min(steps[way])
-        flat = [size for size, value in zip(sizes, steps[way], strict=True) if value <= (1 + FLAT) * least]
-        best = sizes[steps[way].index(least)]
-        optimum_rows.append((way, best, least, f"{min(flat):g} to {max(flat):g}", max(steps[way]) / least - 1))
+    for clipping in CLIPPING_OPTIONS:
+        least = min(steps[clipping])
+        flat = [
+            size for size, value in zip(sizes, steps[clipping], strict=True) if value <= (1 + FLAT_TOLERANCE) * least
+        ]
+        best = sizes[steps[clipping].index(least)]
+        optimum_rows.append(
+            (clipping, best, least, f"{min(flat):g} to {max(flat):g}", max(steps[clipping]) / least - 1)
+        )
     published = plan.bucket_mib or 25.0
-    parts = [_parts(replace(plan, clipping=way, bucket_mib=published), constants) for way in WAYS]
-    bucket_step, before_step = (milliseconds(way, published) for way in ("bucket", "before"))
+    parts = [
+        _step_parts(replace(plan, clipping=clipping, bucket_mib=published), constants) for clipping in CLIPPING_OPTIONS
+    ]
+    bucket_step, before_step = (milliseconds(clipping, published) for clipping in ("bucket", "before"))
     name = f"{plan.machine.ranks:,} A100s, {plan.gradient_bytes * 8}-bit wire"
     return Study(
         "buckets",
         "Which size of bucket is best, and what does clipping before, after or by bucket cost?",
         (
-            f"By bucket the optimum is {optimum_rows[0][1]:g} MiB on the wire; from {optimum_rows[0][3]} MiB a step is "
-            f"at most {FLAT:.0%} longer.",
+            f"With clipping by bucket the optimum is {optimum_rows[0][1]:g} MiB on the wire; from {optimum_rows[0][3]} "
+            f"MiB a step is at most {FLAT_TOLERANCE:.0%} longer.",
             f"At {published:g} MiB clipping before the reduction takes {before_step:.1f} ms a step, by bucket "
-            f"{bucket_step:.1f} ({1 - bucket_step / before_step:.0%} less): the pass for the norm costs the same, and "
-            "what differs is that nothing is sent until backward has ended.",
+            f"{bucket_step:.1f} ({1 - bucket_step / before_step:.0%} less): the pass for the norm costs the same, but "
+            "before the reduction nothing is sent until backward has ended.",
             "The last bucket has the word embedding, is complete when backward ends, and is exposed at every size.",
         ),
         (
             Table(
                 f"A step by size of bucket, ms ({name})",
                 "predicted by the model",
-                ("MiB on the wire", "buckets", *WAYS),
+                ("MiB on the wire", "buckets", *CLIPPING_OPTIONS),
                 ("g", "d", ".1f", ".1f", ".1f"),
                 tuple(rows),
             ),
             Table(
-                "The optimum, and how flat it is",
+                "The optimum, and the sizes near it",
                 "predicted by the model",
-                ("clipping", "MiB", "a step, ms", f"within {FLAT:.0%}, MiB", "worst size, above"),
+                ("clipping", "MiB", "a step, ms", f"within {FLAT_TOLERANCE:.0%}, MiB", "worst size, above"),
                 ("", "g", ".1f", "", ".1%"),
                 tuple(optimum_rows),
             ),
             Table(
-                f"What a step consists of at {published:g} MiB, ms",
+                f"Parts of a step at {published:g} MiB, ms",
                 "predicted by the model",
                 ("clipping", "compute", "waiting", "clip", "sent", "exposed", "update", "a step"),
                 ("", *[".2f"] * 7),
-                tuple((way, *values) for way, values in zip(WAYS, parts, strict=True)),
+                tuple((clipping, *values) for clipping, values in zip(CLIPPING_OPTIONS, parts, strict=True)),
             ),
         ),
         Chart(
             f"A predicted step by size of bucket, {name}",
             "MiB of a bucket on the wire",
             "ms",
-            tuple(Line(f"clipped {way}", tuple(sizes), tuple(steps[way])) for way in WAYS),
+            tuple(Line(f"clipped {clipping}", tuple(sizes), tuple(steps[clipping])) for clipping in CLIPPING_OPTIONS),
             log_x=True,
         ),
     )
 
 
-def _parts(plan: Plan, constants: Constants) -> tuple[float, ...]:
-    """Milliseconds of compute, waiting, passes for clipping, all sending, exposed sending, optimizer, and the step."""
-    network = network_of(plan, constants)
-    step = step_of(plan, network, constants)
-    gradients = gradients_of(plan.size, float(plan.lengths.means[0]))
+def _step_parts(plan: Plan, constants: Constants) -> tuple[float, ...]:
+    """Return the ms of compute, waiting, clipping passes, communication, exposed communication, optimizer and step."""
+    network = build_network(plan, constants)
+    step = predict_step(plan, network, constants)
+    gradients = backward_gradients(plan.size, float(plan.lengths.means[0]))
     sent = sum(network.all_reduce(b.size) for b in fill_buckets(gradients, plan.gradient_bytes, plan.bucket_mib))
     clipping = clipping_seconds(plan, constants)
     parts = (step.compute, step.imbalance, clipping, sent, step.communication, step.optimizer - clipping, step.seconds)
@@ -109,14 +119,14 @@ def _parts(plan: Plan, constants: Constants) -> tuple[float, ...]:
 
 
 def contributions(system: str = SYSTEM) -> Study:
-    """What Samsung's run is predicted to take without each of its contributions, and without all of them."""
+    """Study the predicted time of Samsung's run without each of its contributions, and without all of them."""
     constants = load_constants()
-    plan = plan_of_config(load_system(system), None, constants)
-    rounds = _samsung()
+    plan = plan_from_config(load_system(system), None, constants)
+    rounds = _samsung_results()
     tables, charted, speeds = [], {}, {}
     for name, (score, samples) in rounds.items():
         whole = replace(plan, samples=samples)
-        without = _without(whole)
+        without = _plans_without_contributions(whole)
         base = predict(whole, constants)
         rows: list[tuple[Cell, ...]] = []
         for label, changed in {"as trained": whole, **without}.items():
@@ -148,24 +158,24 @@ def contributions(system: str = SYSTEM) -> Study:
     newest = list(charted)[-1]
     worth = {str(row[0]): row[-1] for row in charted[newest]}
     ordered = sorted((name for name in worth if name != "as trained"), key=lambda name: -float(worth[name] or 0))
-    sums = sum(float(worth[name] or 0) for name in TOGETHER)
-    together = float(worth[ALL] or 0)
+    sums = sum(float(worth[name] or 0) for name in COMBINED_CHANGES)
+    together = float(worth[ALL_CHANGES] or 0)
     scores = " and ".join(f"{score:.1f} s (round {name})" for name, (score, _) in rounds.items())
     return Study(
         "contributions",
         f"What is each contribution worth in {scores}?",
         (
-            "Worth most first: " + "; ".join(f"{name} {float(worth[name] or 0):+.1f} s" for name in ordered) + ".",
+            "In order of worth: " + "; ".join(f"{name} {float(worth[name] or 0):+.1f} s" for name in ordered) + ".",
             "One at a time, random samples, clipping before the reduction, LAMB at 16,384 and fp32 add up to "
             f"{sums:+.1f} s; together they are worth {together:+.1f} s.",
-            *_same_size_with_lamb(plan),
+            *_lamb_findings(plan),
             f"The model's step is that of NVIDIA's code: round {newest} is predicted {speeds[newest]:.2f} times as "
-            "fast as Samsung's runs were, so times are given as ratios and put on the published scores. The interval "
-            "of each prediction is wide, that of the ratios is not known.",
+            "fast as Samsung's runs, so the worth is the predicted ratio applied to the published score. The interval "
+            "of each prediction is wide, and that of the ratios is not known.",
         ),
         (*tables, _samples_table()),
         Chart(
-            "What the scores would be longer by without each contribution",
+            "Increase of the scores without each contribution",
             "s of the published score",
             "",
             tuple(
@@ -177,13 +187,13 @@ def contributions(system: str = SYSTEM) -> Study:
     )
 
 
-def _same_size_with_lamb(plan: Plan) -> list[str]:
-    """A finding for each published system of as many GPUs that trained with LAMB."""
+def _lamb_findings(plan: Plan) -> list[str]:
+    """Return a finding for each published system with the plan's number of GPUs that trained with LAMB."""
     own = plan.machine.adapters
     return [
         f"{run.submitter}'s LAMB at {run.global_batch_size:,} was published with {run.score_seconds:.1f} s on as many "
-        f"A100s, with {run.adapters[0]} adapters a node for the {own[0]} here and gradients shared out in slices: what "
-        "the batch is worth depends on the network."
+        f"A100s, with {run.adapters[0]} adapters per node (here {own[0]}) and reduce-scattered gradients: the worth of "
+        "the batch size depends on the network."
         for run in read_runs()
         if (run.optimizer, run.gpus) == ("lamb", plan.machine.ranks)
         and run.republished_from is None
@@ -192,30 +202,30 @@ def _same_size_with_lamb(plan: Plan) -> list[str]:
     ]
 
 
-def _without(plan: Plan) -> dict[str, Plan]:
-    """The plan without each contribution, and what is done in its place."""
-    lamb = _lamb(16_384)
-    random, before, wide = {"strategy": "random"}, {"clipping": "before"}, {"gradient_bytes": FULL}
+def _plans_without_contributions(plan: Plan) -> dict[str, Plan]:
+    """Return the plan without each contribution, by the name of what replaces it."""
+    lamb = _lamb_samples(16_384)
+    random, before, wide = {"strategy": "random"}, {"clipping": "before"}, {"gradient_bytes": FULL_BYTES}
     adam: dict[str, object] = {"optimizer": "lamb", "samples": lamb}
     changes: dict[str, dict[str, object]] = {
         "balancing: random samples": dict(random),
         "clipping: before reduction": dict(before),
         "clipping: after reduction": {"clipping": "after"},
         "optimizer: LAMB at 16,384": adam,
-        "and batch: LAMB at 4,096": {  # whose 4 samples a rank presorting refuses
+        "and batch: LAMB at 4,096": {  # presorting refuses its 4 samples per rank
             "optimizer": "lamb",
-            "samples": _lamb(4096),
+            "samples": _lamb_samples(4096),
             "global_batch_size": 4096,
             "strategy": "exchanged",
         },
         "wire: fp32": dict(wide),
-        ALL: {**random, **before, **adam, **wide},
+        ALL_CHANGES: {**random, **before, **adam, **wide},
     }
     return {name: replace(plan, **change) for name, change in changes.items()}  # type: ignore[arg-type]
 
 
-def _samsung() -> dict[str, tuple[float, Estimate]]:
-    """Score and samples of Samsung's 1,024 A100s by round."""
+def _samsung_results() -> dict[str, tuple[float, Estimate]]:
+    """Return the score in seconds and the samples to target of Samsung's 1,024 A100s by round."""
     (score,) = (one for one in read_scores() if one.submitter == "Samsung")
     (first,) = (one for one in read_samples() if (one.submitter, one.round) == ("Samsung", score.round))
     run = next(r for r in read_runs() if r.submitter == "Samsung" and r.gpus == 1024 and r.republished_from is None)
@@ -226,8 +236,11 @@ def _samsung() -> dict[str, tuple[float, Estimate]]:
     }
 
 
-def _lamb(batch: int) -> Estimate:
-    """Samples to target that LAMB was published with at a batch size in rounds 2.0 and 2.1, by the mean of systems."""
+def _lamb_samples(batch: int) -> Estimate:
+    """Return LAMB's published samples to target at a batch size in rounds 2.0 and 2.1: the mean over systems.
+
+    Raises WorkError if no such run is published.
+    """
     found = [
         SamplesToTarget.of(run)
         for run in read_runs()
@@ -244,7 +257,7 @@ def _lamb(batch: int) -> Estimate:
 
 
 def _samples_table() -> Table:
-    """Published samples to target and scores of LAMB and ADAM by batch size."""
+    """Return the table of published scores and samples to target of LAMB and ADAM by batch size."""
     runs = [run for run in read_runs() if run.republished_from is None and run.global_batch_size >= 4096]
     (score,) = (one for one in read_scores() if one.submitter == "Samsung")
     (first,) = (one for one in read_samples() if (one.submitter, one.round) == ("Samsung", score.round))

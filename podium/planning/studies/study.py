@@ -1,17 +1,17 @@
-"""What a study returns: tables with the source of their figures, one chart, and its findings as sentences."""
+"""Result of a study: tables with the source of their figures, one chart, and findings as sentences."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Cell = str | int | float | None
-# computed: the strategies were run on samples; predicted: by the cost model; published: of result logs and papers.
+# computed: by running the strategies on samples; predicted: by the cost model; published: in result logs and papers.
 Source = Literal["computed with the strategies", "predicted by the model", "published"]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of figures; `formats` has a column's format of numbers, text as it is, and None is unknown."""
+    """Rows of cells. `formats` has the number format of each column; text is printed unchanged; None is unknown."""
 
     title: str
     source: Source
@@ -19,8 +19,8 @@ class Table:
     formats: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
-    def texts(self) -> list[tuple[str, ...]]:
-        """The rows as a terminal shows them."""
+    def format_rows(self) -> list[tuple[str, ...]]:
+        """Return the rows as formatted text; unknown cells are dashes."""
         return [tuple(_text(cell, form) for cell, form in zip(row, self.formats, strict=True)) for row in self.rows]
 
 
@@ -32,7 +32,7 @@ def _text(cell: Cell, form: str) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """Points of a chart, joined in their order, or marked alone."""
+    """Points of a chart, connected in their order, or drawn as separate marks."""
 
     label: str
     x: tuple[float, ...]
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over numbers, or with `names` horizontal bars: a bar of each line for every name."""
+    """Line chart, or with `names` a chart of horizontal bars: one bar per line for every name."""
 
     title: str
     x_label: str
@@ -50,12 +50,12 @@ class Chart:
     lines: tuple[Line, ...]
     log_x: bool = False
     names: tuple[str, ...] = ()
-    limit: float | None = None  # a level to draw across
+    limit: float | None = None  # y of a horizontal line
 
 
 @dataclass(frozen=True)
 class Study:
-    """One question with its answer."""
+    """One question with its answer. The field names are keys of `podium study --json`."""
 
     name: str
     question: str
@@ -68,7 +68,7 @@ class Study:
 
 
 def crossing(x: Sequence[float], y: Sequence[float], level: float) -> float | None:
-    """Where the line through points, in rising order of x, first reaches a level; None where it never does."""
+    """Return the x at which the line through points in ascending x first reaches a level; None if it never does."""
     for (x0, y0), (x1, y1) in zip(zip(x, y, strict=True), list(zip(x, y, strict=True))[1:], strict=False):
         if y0 < level <= y1:
             return x0 + (level - y0) / (y1 - y0) * (x1 - x0)

@@ -1,4 +1,4 @@
-"""From a configured system to a plan: what counts, what is unsure, and what is refused."""
+"""Conversion of a configured system to a plan: values, warnings and errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,10 @@ from podium.config.schema import Launch, RunConfig
 from podium.core.errors import UsageError
 from podium.planning.costs import StepCosts, save_costs
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.from_config import UNFITTED_ERROR, plan_of_config
+from podium.planning.prediction.from_config import UNFITTED_ERROR, plan_from_config
 from podium.planning.prediction.plan import Plan, counted_costs, optimizer_seconds, published_costs
 from podium.planning.prediction.predict import predict
-from podium.planning.prediction.published import wikipedia
+from podium.planning.prediction.published import wikipedia_lengths
 from tests.benchmarks.bert.test_store import make_samples, write
 
 CONSTANTS = load_constants()
@@ -47,12 +47,12 @@ def nodes(config: RunConfig, nodes: int, per_node: int) -> RunConfig:
     return config.model_copy(update={"launch": launch, "global_batch_size": batch})
 
 
-def about(plan: Plan, words: str) -> list[str]:
-    return [sentence for sentence in plan.unsure if words in sentence]
+def warnings_with(plan: Plan, expected: str) -> list[str]:
+    return [sentence for sentence in plan.unsure if expected in sentence]
 
 
-def test_a_laptop_by_its_costs_file(costs_file: Path) -> None:
-    plan = plan_of_config(load_system("laptop"), costs_file, CONSTANTS)
+def test_laptop_plan_uses_its_costs_file(costs_file: Path) -> None:
+    plan = plan_from_config(load_system("laptop"), costs_file, CONSTANTS)
     factor = CONSTANTS.cpu_run_over_bench
     assert plan.costs.token == pytest.approx(factor * 4e-6)
     assert plan.costs.pair == pytest.approx(factor * 6e-9)
@@ -61,214 +61,214 @@ def test_a_laptop_by_its_costs_file(costs_file: Path) -> None:
     assert plan.samples.mean == read_tiny_samples()[0].mean
     assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "adamw")
     assert (plan.evaluation_samples, plan.evaluation_interval, plan.start_seconds) == (1000, 2048, 0.0)
-    assert about(plan, "own runs on a laptop")
-    assert about(plan, f"{factor:g} times as long")
-    assert about(plan, "lengths are taken to be Wikipedia's")
-    assert not about(plan, "was measured with")
+    assert warnings_with(plan, "Podium's runs on a laptop")
+    assert warnings_with(plan, f"{factor:g} times as long")
+    assert warnings_with(plan, "Wikipedia's lengths are assumed")
+    assert not warnings_with(plan, "was measured with")
 
 
-def test_the_laptop_takes_what_ten_runs_took() -> None:
+def test_laptop_prediction_matches_ten_measured_runs() -> None:
     costs = Path(__file__).resolve().parents[4] / "systems" / "costs" / "laptop.json"
-    plan = plan_of_config(load_system("laptop"), costs, CONSTANTS)
+    plan = plan_from_config(load_system("laptop"), costs, CONSTANTS)
     prediction = predict(plan, CONSTANTS)
     assert prediction.low < 30.9 < prediction.high
     assert prediction.seconds == pytest.approx(30.9, abs=2.7)
 
 
-def test_steps_of_other_settings_than_measured_are_unsure(costs_file: Path) -> None:
+def test_differences_from_the_measured_settings_are_reported(costs_file: Path) -> None:
     config = load_system("laptop", "padded", ["global_batch_size=32"])
-    (sentence,) = about(plan_of_config(config, costs_file, CONSTANTS), "was measured with")
+    (sentence,) = warnings_with(plan_from_config(config, costs_file, CONSTANTS), "was measured with")
     assert "recipe indexed, not padded" in sentence
     assert "global_batch_size 16, not 32" in sentence
     assert "kernels" not in sentence
 
 
 @pytest.mark.parametrize("name", [name for name in system_names() if name.startswith("dgxa100")])
-def test_a_system_whose_data_is_elsewhere_is_predicted(name: str) -> None:
-    """Their stores lie in a container's /data: what is asked for is asked before they are there."""
-    plan = plan_of_config(load_system(name), None, CONSTANTS)
-    assert plan.lengths is wikipedia()
-    assert about(plan, "/data/wikipedia is not on this machine")
+def test_system_without_local_data_is_predicted(name: str) -> None:
+    """Their stores are in a container's /data; a prediction does not need them."""
+    plan = plan_from_config(load_system(name), None, CONSTANTS)
+    assert plan.lengths is wikipedia_lengths()
+    assert warnings_with(plan, "/data/wikipedia is not on this machine")
     assert predict(plan, CONSTANTS).seconds > 0
 
 
-def test_what_goes_over_the_wire_is_as_configured() -> None:
-    found = [plan_of_config(gpu(f"gradient_wire={wire}"), None, CONSTANTS) for wire in ("fp32", "bf16")]
+def test_gradient_bytes_follow_the_configured_wire() -> None:
+    found = [plan_from_config(gpu(f"gradient_wire={wire}"), None, CONSTANTS) for wire in ("fp32", "bf16")]
     assert [plan.gradient_bytes for plan in found] == [4, 2]
 
 
-def test_an_optimizer_is_shared_as_configured_and_not_on_fewer_ranks() -> None:
+def test_optimizer_is_sharded_from_the_configured_number_of_ranks() -> None:
     config = gpu("optimizer.algorithm=lamb", "optimizer.sharded_from=16")
-    found = [plan_of_config(nodes(config, count, 8), None, CONSTANTS) for count in (1, 2)]
-    assert [plan.sharing for plan in found] == ["none", "whole_tensors"]
-    assert plan_of_config(nodes(gpu("optimizer.algorithm=lamb"), 64, 8), None, CONSTANTS).sharing == "none"
+    found = [plan_from_config(nodes(config, count, 8), None, CONSTANTS) for count in (1, 2)]
+    assert [plan.sharding for plan in found] == ["none", "whole_tensors"]
+    assert plan_from_config(nodes(gpu("optimizer.algorithm=lamb"), 64, 8), None, CONSTANTS).sharding == "none"
 
 
-def test_strata_are_drawn_by_the_system_s_counts() -> None:
-    """171 DGX A100 draw 4 of 12 samples from the longest stratum, as do 5, 2, 1 and 4, but more from the third."""
-    own, computed = (
-        predict(plan_of_config(load_system("dgxa100_n171", None, settings), None, CONSTANTS), CONSTANTS)
+def test_strata_are_drawn_by_the_configured_counts() -> None:
+    """171 DGX A100 draw 4, 2, 2 and 4 of 12 samples from the strata; in proportion to the data it is 5, 2, 1 and 4."""
+    configured, proportional = (
+        predict(plan_from_config(load_system("dgxa100_n171", None, settings), None, CONSTANTS), CONSTANTS)
         for settings in ([], ["strata_counts=null"])
     )
-    assert own.split.compute > 1.05 * computed.split.compute
+    assert configured.split.compute > 1.05 * proportional.split.compute
     config = load_system("dgxa100_n128", None, ["strata_counts=[16, 0, 0, 0]"])
     with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not go together"):
-        predict(plan_of_config(config, None, CONSTANTS), CONSTANTS)
+        predict(plan_from_config(config, None, CONSTANTS), CONSTANTS)
 
 
-def test_lengths_are_those_of_a_prepared_store(tiny_store: tuple[SampleStore, Path], costs_file: Path) -> None:
+def test_lengths_come_from_a_prepared_store(tiny_store: tuple[SampleStore, Path], costs_file: Path) -> None:
     config, (store, _) = load_system("laptop"), tiny_store
     data = config.data.model_copy(update={"store": store.paths[0].parent})
-    plan = plan_of_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
+    plan = plan_from_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
     assert plan.lengths.tokens.tolist() == np.asarray(store.lengths).tolist()
     assert plan.lengths.masked.tolist() == np.asarray(store.masked_counts).tolist()
     assert plan.lengths.tokens.dtype == np.int64
-    assert not about(plan, "Wikipedia")
+    assert not warnings_with(plan, "Wikipedia")
 
 
-@pytest.mark.parametrize("gone", ["a.h5", "b.h5"])
-def test_lengths_are_those_of_all_samples_where_only_a_node_s_shards_are_here(
-    tmp_path: Path, costs_file: Path, gone: str
+@pytest.mark.parametrize("missing_shard", ["a.h5", "b.h5"])
+def test_lengths_cover_all_samples_if_only_one_nodes_shards_are_present(
+    tmp_path: Path, costs_file: Path, missing_shard: str
 ) -> None:
     for name in "ab":
         write(tmp_path / f"{name}.h5", make_samples([9, 20], seed=ord(name)))
     update_manifest(tmp_path)
-    (tmp_path / gone).unlink()
+    (tmp_path / missing_shard).unlink()
     settings = ["shards=per_rank", "balancing=random", "launch.nodes=2", "launch.rendezvous=a:29500"]
     config = load_system("laptop", None, [*settings, "global_batch_size=64"])
     data = config.data.model_copy(update={"store": tmp_path})
-    plan = plan_of_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
+    plan = plan_from_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
     assert plan.lengths.tokens.tolist() == [9, 20, 9, 20]
 
 
-def test_quantiles_stand_for_the_lengths_of_many_samples(
+def test_large_stores_are_represented_by_quantiles(
     tmp_path: Path, costs_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("podium.planning.prediction.from_config.POOL", 4)
+    monkeypatch.setattr("podium.planning.prediction.from_config.POOL_SAMPLES", 4)
     write(tmp_path / "a.h5", make_samples([9, 100, 8, 20, 21, 50, 7, 99]))
     update_manifest(tmp_path)
     config = load_system("laptop")
     data = config.data.model_copy(update={"store": tmp_path})
-    plan = plan_of_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
+    plan = plan_from_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
     assert plan.lengths.tokens.tolist() == [8, 20, 50, 100]
 
 
-def test_a_cpu_without_costs_is_told_to_measure_them() -> None:
+def test_cpu_without_costs_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"laptop.*`podium bench laptop`"):
-        plan_of_config(load_system("laptop"), None, CONSTANTS)
+        plan_from_config(load_system("laptop"), None, CONSTANTS)
 
 
-def test_a_gpu_that_nobody_published_is_told_to_measure() -> None:
+def test_unpublished_accelerator_without_costs_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"Gaudi2.*podium bench"):
-        plan_of_config(gpu(accelerator_model_name="Habana Gaudi2"), None, CONSTANTS)
+        plan_from_config(gpu(accelerator_model_name="Habana Gaudi2"), None, CONSTANTS)
 
 
-def test_a_tiny_bert_of_another_optimizer_has_no_known_samples(
-    costs_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tiny_bert_with_an_unknown_optimizer_is_an_error(costs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_system("laptop", settings=["optimizer.algorithm=lamb"])
     monkeypatch.setattr("podium.planning.prediction.from_config.read_tiny_samples", lambda: read_tiny_samples()[:1])
     with pytest.raises(UsageError, match=r"found lamb.*size tiny.*target_accuracy=null --set max_samples=N"):
-        plan_of_config(config, costs_file, CONSTANTS)
+        plan_from_config(config, costs_file, CONSTANTS)
 
 
-def test_without_a_target_the_samples_are_known(costs_file: Path) -> None:
+def test_run_without_a_target_trains_max_samples(costs_file: Path) -> None:
     settings = ["optimizer.algorithm=lamb", "target_accuracy=null", "max_samples=1000"]
-    plan = plan_of_config(load_system("laptop", settings=settings), costs_file, CONSTANTS)
+    plan = plan_from_config(load_system("laptop", settings=settings), costs_file, CONSTANTS)
     assert (plan.samples.mean, plan.samples.least, plan.samples.greatest) == (1008, 1008, 1008)
     assert predict(plan, CONSTANTS).samples_to_target == 1008
-    assert not about(plan, "own runs on a laptop")
+    assert not warnings_with(plan, "Podium's runs on a laptop")
 
 
-def test_an_h200_is_taken_from_the_a100() -> None:
-    plan = plan_of_config(gpu(), None, CONSTANTS)
+def test_h200_costs_are_scaled_from_the_a100() -> None:
+    plan = plan_from_config(gpu(), None, CONSTANTS)
     expected = published_costs("h200", CONSTANTS, last_layer="needed")
     assert plan.costs == replace(expected, median_relative_error=UNFITTED_ERROR)
     assert plan.code == "other"
-    assert plan.counted == counted_costs("h200", CONSTANTS, wikipedia(), last_layer="needed")
+    assert plan.counted == counted_costs("h200", CONSTANTS, wikipedia_lengths(), last_layer="needed")
     assert plan.memory_bytes == 141e9
-    assert plan.lengths is wikipedia()
+    assert plan.lengths is wikipedia_lengths()
     assert plan.start_seconds is None
-    assert about(plan, "no published run of NVIDIA H200")
-    assert about(plan, "initial_checkpoint is not set")
+    assert warnings_with(plan, "no published run of NVIDIA H200")
+    assert warnings_with(plan, "initial_checkpoint is not set")
     assert "56 is extrapolated" in predict(plan, CONSTANTS).unsure[-1]
 
 
-def test_an_a100_is_taken_from_published_runs() -> None:
-    plan = plan_of_config(gpu(accelerator_model_name="NVIDIA A100-PCIe-80GB"), None, CONSTANTS)
+def test_a100_costs_come_from_published_runs() -> None:
+    plan = plan_from_config(gpu(accelerator_model_name="NVIDIA A100-PCIe-80GB"), None, CONSTANTS)
     assert plan.machine.processor == "a100_pcie"
-    assert about(plan, "fitted on published NVIDIA A100 PCIe runs")
-    assert not about(plan, "no published run")
+    assert warnings_with(plan, "fitted on published NVIDIA A100 PCIe runs")
+    assert not warnings_with(plan, "no published run")
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "expected"),
     [
-        ("precision=fp8", "what fp8 changes"),
+        ("precision=fp8", "the effect of fp8"),
         ("precision=fp32", "the same share of its peak of 67 TFLOP/s"),
-        ("optimizer.learning_rate=100", "optimizer.learning_rate 100 is far from what was published with lamb"),
-        ("global_batch_size=616", "GB of the 141 GB of NVIDIA H200"),
-        ("target_accuracy=0.7", "not of target_accuracy 0.7"),
+        ("optimizer.learning_rate=100", "optimizer.learning_rate 100 is far from the rates published with lamb"),
+        ("global_batch_size=616", "GB by an estimate, more than the 141 GB of NVIDIA H200"),
+        ("target_accuracy=0.7", "not for target_accuracy 0.7"),
         ("max_samples=1000000", "max_samples 1,000,000 would end the run"),
-        ("size=tiny", "how fast size tiny runs"),
+        ("size=tiny", "the speed of size tiny"),
     ],
 )
-def test_what_published_runs_do_not_tell_is_unsure(setting: str, words: str) -> None:
+def test_settings_without_published_runs_are_reported_as_unsure(setting: str, expected: str) -> None:
     settings = [setting, "hyperparameters=tiny_lamb_16"] if "tiny" in setting else [setting]
-    assert about(plan_of_config(gpu(*settings), None, CONSTANTS), words)
-    assert not about(plan_of_config(gpu(), None, CONSTANTS), words)
+    assert warnings_with(plan_from_config(gpu(*settings), None, CONSTANTS), expected)
+    assert not warnings_with(plan_from_config(gpu(), None, CONSTANTS), expected)
 
 
-def test_a_network_is_as_described_or_assumed_and_said_so() -> None:
+def test_network_is_described_or_reported_as_assumed() -> None:
     a100 = "NVIDIA A100-SXM4-80GB"
-    assumed = plan_of_config(nodes(gpu(accelerator_model_name=a100), 8, 8), None, CONSTANTS)
+    assumed = plan_from_config(nodes(gpu(accelerator_model_name=a100), 8, 8), None, CONSTANTS)
     assert assumed.machine.adapters == (8, 200.0)
-    assert about(assumed, "8 adapters of 200 Gb/s a node are assumed")
+    assert warnings_with(assumed, "8 adapters of 200 Gb/s per node are assumed")
     described = gpu(accelerator_model_name=a100, host_networking="4x ConnectX-6 IB HDR 200Gb/Sec")
-    plan = plan_of_config(nodes(described, 8, 8), None, CONSTANTS)
+    plan = plan_from_config(nodes(described, 8, 8), None, CONSTANTS)
     assert plan.machine.adapters == (4, 200.0)
-    assert not about(plan, "assumed")
-    assert not about(plan, "fitted on A100 systems alone")
-    assert about(plan_of_config(nodes(gpu(), 8, 8), None, CONSTANTS), "fitted on A100 systems alone")
+    assert not warnings_with(plan, "per node are assumed")
+    assert not warnings_with(plan, "fitted on A100 systems only")
+    assert warnings_with(plan_from_config(nodes(gpu(), 8, 8), None, CONSTANTS), "fitted on A100 systems only")
 
 
-def test_processes_share_the_cores(tmp_path: Path) -> None:
-    """What one process measured with four threads takes one with a thread four times as long."""
+def test_step_costs_scale_with_threads_per_process(tmp_path: Path) -> None:
+    """A process with one thread is predicted to take four times as long as the measured one with four threads."""
     save_costs(COSTS, tmp_path / "laptop.json", MEASURED | {"threads": 4})
     config = load_system("laptop", settings=["launch.processes_per_node=2", "launch.threads_per_process=1"])
-    plan = plan_of_config(config, tmp_path / "laptop.json", CONSTANTS)
+    plan = plan_from_config(config, tmp_path / "laptop.json", CONSTANTS)
     assert plan.costs.token == pytest.approx(4 * CONSTANTS.cpu_run_over_bench * 4e-6)
-    assert about(plan, "4 threads, not 1")
+    assert warnings_with(plan, "4 threads, not 1")
 
 
 def test_costs_of_another_model_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "laptop.json"
     save_costs(COSTS, path, MEASURED | {"layers": 2, "hidden": 128, "device": "cpu"})
-    plan_of_config(load_system("laptop"), path, CONSTANTS)
+    plan_from_config(load_system("laptop"), path, CONSTANTS)
     with pytest.raises(
         UsageError, match=r"laptop.json: was measured with layers 2, not 24; hidden 128, not 1024; write"
     ):
-        plan_of_config(
+        plan_from_config(
             load_system("laptop", settings=["size=large", "optimizer.algorithm=lamb", "hyperparameters=lamb_448"]),
             path,
             CONSTANTS,
         )
 
 
-def test_processes_of_a_cpu_are_unsure(costs_file: Path) -> None:
+def test_several_cpu_processes_are_reported_as_unsure(costs_file: Path) -> None:
     config = load_system("laptop", settings=["launch.processes_per_node=2"])
-    plan = plan_of_config(config, costs_file, CONSTANTS)
+    plan = plan_from_config(config, costs_file, CONSTANTS)
     assert plan.machine.ranks == 2
-    assert about(plan, "processes on a CPU")
-    assert plan.costs.token == pytest.approx(CONSTANTS.cpu_run_over_bench * 4e-6)  # nobody said with how many threads
-    assert "ranks 1, not 2" in about(plan, "was measured with")[0]
+    assert warnings_with(plan, "CPU processes")
+    assert plan.costs.token == pytest.approx(
+        CONSTANTS.cpu_run_over_bench * 4e-6
+    )  # the costs file has no number of threads
+    assert "ranks 1, not 2" in warnings_with(plan, "was measured with")[0]
 
 
-def test_a_phase_of_shorter_sequences_has_lengths_of_its_own() -> None:
-    plan = plan_of_config(load_system("academic_t4"), None, CONSTANTS)
+def test_phase_of_shorter_sequences_has_cut_lengths() -> None:
+    plan = plan_from_config(load_system("academic_t4"), None, CONSTANTS)
     ((samples, short),) = plan.phases
     assert samples == pytest.approx(0.9 * 256_000_000, rel=1e-4) and samples % 4096 == 0
-    assert (short.longest, plan.lengths.longest) == (128, 512)
+    assert (short.max_length, plan.lengths.max_length) == (128, 512)
     assert short.tokens.max() == 128 and short.masked.max() <= 20
     assert short.tokens.sum() == pytest.approx(plan.lengths.tokens.sum(), rel=0.01)  # of the same text
-    assert about(plan, "samples of phases.0 are taken to be those of 512 tokens, cut into pieces of 128")
+    assert warnings_with(plan, "samples of phases.0 are assumed to be those of 512 tokens, cut into pieces of 128")

@@ -1,8 +1,8 @@
-"""Machines as descriptions name them."""
+"""Accelerators and network adapters from system descriptions, and machines."""
 
 import pytest
 
-from podium.planning.prediction.plan import Machine, adapters_named, processor_named
+from podium.planning.prediction.plan import Machine, find_processor, parse_adapters
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from podium.planning.prediction.plan import Machine, adapters_named, processor_n
     ],
 )
 def test_processors(text: str, key: str | None) -> None:
-    assert processor_named(text) == key
+    assert find_processor(text) == key
 
 
 @pytest.mark.parametrize(
@@ -45,19 +45,19 @@ def test_processors(text: str, key: str | None) -> None:
     ],
 )
 def test_adapters(text: str, adapters: tuple[int, float] | None) -> None:
-    assert adapters_named(text) == adapters
+    assert parse_adapters(text) == adapters
 
 
 def test_eight_sxm_gpus_reach_their_adapters_through_switches() -> None:
-    assert Machine("a100_sxm", 2, 8).is_switched
-    assert not Machine("a100_sxm", 2, 4).is_switched
-    assert not Machine("a100_pcie", 2, 8).is_switched
-    assert not Machine("t4", 2, 8).is_switched
+    assert Machine("a100_sxm", 2, 8).uses_pcie_switches
+    assert not Machine("a100_sxm", 2, 4).uses_pcie_switches
+    assert not Machine("a100_pcie", 2, 8).uses_pcie_switches
+    assert not Machine("t4", 2, 8).uses_pcie_switches
     assert Machine("a100_sxm", 3, 8).ranks == 24
 
 
-def test_what_is_no_machine_is_refused() -> None:
+def test_invalid_machine_is_refused() -> None:
     with pytest.raises(ValueError, match="a100_sxm"):
         Machine("abacus", 1, 1)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="found 0, 8, allowed are 1 and more"):
         Machine("h200", 0, 8)

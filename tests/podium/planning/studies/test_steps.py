@@ -1,13 +1,13 @@
-"""Studies of the cost model: buckets as DDP makes them, an optimum inside the range, and published figures."""
+"""Studies with the cost model: DDP's bucket counts, an optimum inside the range, and published figures."""
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from benchmarks.bert.sizes import LARGE
-from podium.planning.prediction.buckets import MIB, gradients_of
-from podium.planning.prediction.published import wikipedia
-from podium.planning.studies.steps import ALL, SIZES, TOGETHER, buckets, contributions
+from podium.planning.prediction.buckets import MIB, backward_gradients
+from podium.planning.prediction.published import wikipedia_lengths
+from podium.planning.studies.steps import ALL_CHANGES, BUCKET_SIZES_MIB, COMBINED_CHANGES, buckets, contributions
 from podium.planning.studies.study import Study
 
 
@@ -16,8 +16,8 @@ def by_size() -> Study:
     return buckets()
 
 
-def test_buckets_are_as_many_as_ddp_makes(by_size: Study) -> None:
-    gradients = gradients_of(LARGE, float(wikipedia().means[0]))
+def test_bucket_counts_match_ddp(by_size: Study) -> None:
+    gradients = backward_gradients(LARGE, float(wikipedia_lengths().means[0]))
     tensors = [torch.empty(gradient.elements, device="meta") for gradient in gradients]
     for size, count, *_ in by_size.tables[0].rows:
         assert isinstance(size, float)
@@ -27,24 +27,26 @@ def test_buckets_are_as_many_as_ddp_makes(by_size: Study) -> None:
 
 def test_the_optimum_is_inside_the_range(by_size: Study) -> None:
     named = {row[0]: row for row in by_size.tables[1].rows}
-    for way in ("bucket", "after"):
-        assert SIZES[0] < float(named[way][1]) < SIZES[-1]  # type: ignore[arg-type]
-    assert named["before"][1] == SIZES[-1]  # nothing overlaps, so that fewer buckets are always better
+    for clipping in ("bucket", "after"):
+        assert BUCKET_SIZES_MIB[0] < float(named[clipping][1]) < BUCKET_SIZES_MIB[-1]  # type: ignore[arg-type]
+    assert named["before"][1] == BUCKET_SIZES_MIB[-1]  # nothing overlaps, so that fewer buckets are always better
 
 
 def test_the_parts_of_a_step_add_up(by_size: Study) -> None:
-    for way, *values in by_size.tables[2].rows:
+    for clipping, *values in by_size.tables[2].rows:
         compute, waiting, clip, sent, exposed, update, step = (float(value) for value in values)  # type: ignore[arg-type]
         assert compute + waiting + clip + exposed + update == pytest.approx(step)
-        assert (exposed == pytest.approx(sent)) == (way == "before")
+        assert (exposed == pytest.approx(sent)) == (clipping == "before")
         assert exposed <= sent * (1 + 1e-9)
 
 
-def test_each_contribution_is_worth_what_its_prediction_says() -> None:
+def test_worth_of_each_contribution_follows_from_its_prediction() -> None:
     study = contributions()
     first, second, published = study.tables
     assert study.question == "What is each contribution worth in 25.1 s (round 1.1) and 22.3 s (round 2.0)?"
-    assert [words for words in study.findings if words.startswith("NVIDIA's LAMB at 4,096 was published with 25.3 s")]
+    assert [
+        finding for finding in study.findings if finding.startswith("NVIDIA's LAMB at 4,096 was published with 25.3 s")
+    ]
     predicted = next(float(row[3]) for row in second.rows if row[0] == "as trained")  # type: ignore[arg-type]
     assert f"round 2.0 is predicted {22.320375 / predicted:.2f} times as fast as" in study.findings[-1]
     assert "1.1, published 25.1 s" in first.title
@@ -58,7 +60,7 @@ def test_each_contribution_is_worth_what_its_prediction_says() -> None:
             assert low < seconds < high
             assert ratio == pytest.approx(seconds / trained[2])
             assert worth == pytest.approx(score * (ratio - 1), rel=0.01, abs=0.05)
-        assert rows[ALL][-1] > max(rows[name][-1] for name in TOGETHER) > 0
+        assert rows[ALL_CHANGES][-1] > max(rows[name][-1] for name in COMBINED_CHANGES) > 0
     figures = {(row[0], row[1]): (row[3], row[4]) for row in published.rows}
     assert figures["2.0 NVIDIA lamb", 16_384] == (pytest.approx(12.34, abs=0.01), pytest.approx(5_468_895, abs=1))
     assert figures["2.0 NVIDIA lamb", 4096] == (pytest.approx(25.25, abs=0.01), pytest.approx(2_786_616, abs=1))
