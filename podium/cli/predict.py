@@ -22,13 +22,12 @@ from podium.core.files import make_folder, write_atomically
 from podium.planning.accelerators import accelerator_named
 from podium.planning.costs import costs_path
 from podium.planning.prediction.constants import Constants, load_constants
-from podium.planning.prediction.from_config import plan_of_config
-from podium.planning.prediction.outside import outside
+from podium.planning.prediction.from_config import plan_from_config
+from podium.planning.prediction.outside import find_outlying_scores
 from podium.planning.prediction.plan import Plan
 from podium.planning.prediction.predict import Prediction
 from podium.planning.prediction.predict import predict as predict_plan
-from podium.planning.prediction.scaling import published_points
-from podium.planning.prediction.scaling import scale as scale_plan
+from podium.planning.prediction.scaling import predict_scaling, published_points
 from podium.run.data import with_data
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
@@ -51,7 +50,7 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
             "--scale, or give --set target_accuracy=0.72"
         )
     costs, constants = costs_path(config.system), load_constants()
-    plan = plan_of_config(config, costs if costs.is_file() else None, constants)
+    plan = plan_from_config(config, costs if costs.is_file() else None, constants)
     predicted = _as_json(predict_plan(plan, constants)) | {
         "ranks": plan.machine.ranks,
         "processor": plan.machine.processor,
@@ -132,9 +131,9 @@ def _predict_scale(plan: Plan, gpus: list[int], constants: Constants) -> list[di
             "global_batch_size": scaled.global_batch_size,
             "accumulation_steps": scaled.accumulation_steps,
             **_as_json(scaled.prediction),
-            "outside": [asdict(score) for score in outside(scaled.plan, scaled.prediction, constants)],
+            "outside": [asdict(score) for score in find_outlying_scores(scaled.plan, scaled.prediction, constants)],
         }
-        for scaled in scale_plan(plan, gpus, constants)
+        for scaled in predict_scaling(plan, gpus, constants)
     ]
 
 

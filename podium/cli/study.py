@@ -57,7 +57,7 @@ def print_study(console: Console, study: "Study") -> None:
     console.print(study.question, style="bold", highlight=False)
     for data in study.tables:
         table = result_table(data.title, data.headings[:1], data.headings[1:])
-        for row in data.texts():
+        for row in data.format_rows():
             table.add_row(*row)
         console.print(table)
         console.print(f" ({data.source})\n", markup=False, highlight=False)

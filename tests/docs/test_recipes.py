@@ -15,7 +15,7 @@ from podium.config.load import load_system
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.from_config import plan_of_config
+from podium.planning.prediction.from_config import plan_from_config
 from podium.planning.prediction.predict import predict
 from tests.podium.cli.test_predict import PUBLISHED
 
@@ -170,7 +170,7 @@ def test_what_is_predicted_stands_beside_every_published_result_of_a_shipped_sys
     known |= {"dgxh100_n1": [h100], "academic_t4": [lin], "academic_t4_10g": [lin]}
     expected, constants = [], load_constants()
     for system in sorted(known):
-        found = predict(plan_of_config(load_system(system), None, constants), constants)
+        found = predict(plan_from_config(load_system(system), None, constants), constants)
         for name, score in known[system]:
             interval = f"{format_duration(found.low)} to {format_duration(found.high)}"
             inside = "inside" if found.low <= score <= found.high else "outside: the reasons below"
