@@ -45,7 +45,7 @@ def print_balance(console: Console, cluster: Cluster, measured: Mapping[str, Any
     for name, why in measured["impossible"].items():
         console.print(f"{name} is impossible here: {why}", highlight=False)
     if any(row["bytes_per_step"] for row in found.values()):
-        console.print("sent: by a rank in a step where ranks hold shards of their own; Podium's loader sends nothing")
+        console.print("sent: by a rank in a step if each rank stores other shards; Podium's loader sends nothing")
 
 
 def print_packing(console: Console, measured: Mapping[str, Any]) -> None:

@@ -1,14 +1,14 @@
-"""Settings that a system's hardware cannot run, known from its description before anything is started.
+"""Check of a configuration against the hardware of the system's description, before a run starts.
 
-An accelerator that the table of accelerators has no compute capability of is not refused here: the implementation
-checks the device itself when a run starts.
+An accelerator without a compute capability in the table of accelerators passes: the implementation checks the device
+when a run starts.
 """
 
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.accelerators import accelerator_named
 
-# Compute capabilities of the first NVIDIA GPUs that multiply bf16 and fp8, and that PyTorch's flash attention runs on.
+# Lowest compute capabilities with bf16 and fp8 matrix products, and for PyTorch's flash attention.
 BF16_CAPABILITY = (8, 0)
 FP8_CAPABILITY = (8, 9)
 FLASH_CAPABILITY = (8, 0)
@@ -23,7 +23,9 @@ def require_hardware(config: RunConfig) -> None:
     if not on_cpu:
         where = config.description.accelerator_model_name
         if capability is not None:
-            where += f" (description.accelerator_model_name), which is of compute capability {_version(capability)}"
+            where += (
+                f" (description.accelerator_model_name), which has compute capability {_format_capability(capability)}"
+            )
 
     def refused(key: str, why: str, allowed: str) -> UsageError:
         return UsageError(
@@ -35,16 +37,24 @@ def require_hardware(config: RunConfig) -> None:
 
     if config.precision == "fp8" and lacks(FP8_CAPABILITY):
         allowed = "auto, bf16, fp16, fp32" if on_cpu or not lacks(BF16_CAPABILITY) else "auto, fp16, fp32"
-        raise refused("precision", f"only GPUs of {_version(FP8_CAPABILITY)} or more multiply fp8", allowed)
+        raise refused(
+            "precision",
+            f"only GPUs of compute capability {_format_capability(FP8_CAPABILITY)} or more support fp8",
+            allowed,
+        )
     if config.precision == "bf16" and not on_cpu and lacks(BF16_CAPABILITY):
         raise refused(
-            "precision", f"only GPUs of {_version(BF16_CAPABILITY)} or more multiply bf16", "auto, fp16, fp32"
+            "precision",
+            f"only GPUs of compute capability {_format_capability(BF16_CAPABILITY)} or more support bf16",
+            "auto, fp16, fp32",
         )
     if config.kernels == ("triton" if on_cpu else "numba"):
         own = "numba" if on_cpu else "triton"
-        raise refused("kernels", f"they are for a {'GPU' if on_cpu else 'CPU'}", f"auto, eager, compiled, {own}")
+        raise refused(
+            "kernels", f"these kernels run on a {'GPU' if on_cpu else 'CPU'}", f"auto, eager, compiled, {own}"
+        )
     if config.attention == "flash" and (lacks(FLASH_CAPABILITY) or config.precision == "fp32"):
-        needed = f"it needs bf16 or fp16 on a GPU of {_version(FLASH_CAPABILITY)} or more"
+        needed = f"it needs bf16 or fp16 on a GPU of compute capability {_format_capability(FLASH_CAPABILITY)} or more"
         found = f"{needed}, and precision is {config.precision}" if config.precision == "fp32" else needed
         raise refused("attention", found, "auto, padded, grouped, nested")
     if config.cuda_graph == "step" and on_cpu:
@@ -58,8 +68,10 @@ def require_hardware(config: RunConfig) -> None:
 
 
 def attention_of(config: RunConfig) -> str:
-    """The attention that `auto` is on the described hardware, as the implementation resolves it on the device; of an
-    accelerator that is not known, flash."""
+    """Attention that `auto` resolves to on the described hardware; for an unknown accelerator, flash.
+
+    Must agree with the implementation, which resolves it on the device.
+    """
     if config.attention != "auto":
         return config.attention
     if config.launch.device == "cpu":
@@ -70,5 +82,5 @@ def attention_of(config: RunConfig) -> str:
     return "nested" if lacks_flash or config.precision == "fp32" else "flash"
 
 
-def _version(capability: tuple[int, int]) -> str:
+def _format_capability(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))

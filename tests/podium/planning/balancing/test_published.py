@@ -1,7 +1,6 @@
-"""Sorted samples dealt out like cards, over all parts or within nodes.
+"""The published strategies, and their balance compared with published or earlier figures, within 0.01.
 
-The balance of the published systems, as their papers have it or as computed once from Wikipedia's lengths: within
-0.01. Means over steps of max/mean tokens of a GPU.
+Figures are means over steps of max/mean tokens of a GPU, from the papers or simulated with Wikipedia's lengths.
 """
 
 from collections.abc import Callable
@@ -39,7 +38,7 @@ def test_exchanged_deals_in_strides() -> None:
     assert by_part(NINE, assignment.order.reshape(3, 3)) == [[9, 6, 3], [8, 5, 2], [7, 4, 1]]
 
 
-def test_exchanged_deals_in_a_snake_if_asked() -> None:
+def test_exchanged_assigns_in_a_snake_if_configured() -> None:
     assignment = exchanged(NINE, Deal(3, 1, scan="snake"))
     assert by_part(NINE, assignment.order.reshape(3, 3)) == [[9, 4, 3], [8, 5, 2], [7, 6, 1]]
     assert by_part(NINE, snake(NINE, 3)) == [[9, 4, 3], [8, 5, 2], [7, 6, 1]]
@@ -74,7 +73,7 @@ def test_ties_keep_their_order(scan: Literal["stride", "snake"]) -> None:
 
 @given(st.lists(st.integers(1, 512), min_size=2, max_size=60), st.integers(1, 6))
 @settings(deadline=None)
-def test_parts_of_a_snake_differ_by_one_sample_at_most(lengths: list[int], parts: int) -> None:
+def test_sums_of_a_snake_differ_by_at_most_one_sample(lengths: list[int], parts: int) -> None:
     even = np.array(lengths[: len(lengths) // parts * parts], dtype=np.uint16)
     if not len(even):
         return
@@ -83,13 +82,12 @@ def test_parts_of_a_snake_differ_by_one_sample_at_most(lengths: list[int], parts
 
 
 SAMPLES = 400_000
-SAMSUNG = {(1024, 16): (6, 3, 2, 5), (1368, 12): (4, 2, 2, 4)}
-"""Its slots of each stratum in a local batch."""
+SAMSUNG = {(1024, 16): (6, 3, 2, 5), (1368, 12): (4, 2, 2, 4)}  # published slots of each stratum in a local batch
 
 
 @cache
 def dataset() -> np.ndarray:
-    """[400,000] lengths with Wikipedia's shares, shortest first."""
+    """Lengths [400,000] distributed as in Wikipedia, ascending."""
     histogram = wikipedia_histogram()
     ends = np.round(np.cumsum(histogram) / histogram.sum() * SAMPLES).astype(np.int64)
     return np.repeat(np.arange(len(histogram), dtype=np.uint16), np.diff(ends, prepend=0))

@@ -1,4 +1,4 @@
-"""Every strategy deals every sample out exactly once, whatever the ranks, epochs, ragged ends and resumptions."""
+"""Every strategy assigns every sample exactly once, for any ranks, epochs, partial batches and resumed runs."""
 
 from typing import Literal
 
@@ -43,7 +43,7 @@ def is_whole(assignment: Assignment, count: int, parts: int) -> bool:
     seed=st.integers(0, 1000),
 )
 @settings(deadline=None, max_examples=300)
-def test_every_position_is_taken_once(
+def test_every_position_is_assigned_once(
     strategy: str,
     nodes: int,
     per_node: int,
@@ -70,8 +70,8 @@ def test_every_position_is_taken_once(
 
 @pytest.mark.parametrize("strategy", EVERY)
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_every_sample_comes_once_an_epoch_over_epochs_ranks_and_ragged_ends(strategy: str, accumulation: int) -> None:
-    """997 samples in batches of 64: no epoch but the 64th ends with a batch. A run taken up anywhere goes on alike."""
+def test_every_sample_is_assigned_once_per_epoch(strategy: str, accumulation: int) -> None:
+    """997 samples in batches of 64: no epoch but the 64th ends with a batch. Any step can be computed alone."""
     lengths, batch, ranks = wikipedia(997), 64, 4
     deal = Deal(ranks, 2, PAIR_COST)
 
@@ -80,14 +80,14 @@ def test_every_sample_comes_once_an_epoch_over_epochs_ranks_and_ragged_ends(stra
             return StratifiedSampler(lengths, batch=batch // ranks // accumulation, seed=5, max_length=512)
         return Sampler(len(lengths), 5)
 
-    def dealt(sampler: Order, step: int) -> tuple[np.ndarray, list[list[int]]]:
+    def assigned(sampler: Order, step: int) -> tuple[np.ndarray, list[list[int]]]:
         drawn = sampler.samples(step * batch, batch)
         assignment = assign(strategy, lengths[drawn], deal, accumulation)
         taken = drawn[assignment.order]
         return taken, [drawn[assignment.part(p)].tolist() for p in range(assignment.parts)]
 
     whole, steps = order(), 50
-    runs = [dealt(whole, step) for step in range(steps)]
+    runs = [assigned(whole, step) for step in range(steps)]
     taken = np.concatenate([samples for samples, _ in runs])
     times = np.bincount(taken, minlength=997)
     stratum_of = (lengths - 1) // 128 if STRATEGIES[strategy].strata else np.zeros(997, dtype=np.int64)
@@ -98,21 +98,23 @@ def test_every_sample_comes_once_an_epoch_over_epochs_ranks_and_ragged_ends(stra
         assert set(inside.tolist()) <= {epochs, epochs + 1}
         assert int((inside == epochs + 1).sum()) == int(inside.sum()) - epochs * len(inside)
     for step in (0, 7, 31, 49):
-        assert dealt(order(), step)[1] == runs[step][1]
+        assert assigned(order(), step)[1] == runs[step][1]
 
 
 @pytest.mark.parametrize("strategy", [name for name in EVERY if STRATEGIES[name].counts == "equal"] + ["indexed"])
 @pytest.mark.parametrize(
     ("batch", "ranks", "accumulation"), [(7, 2, 1), (8, 3, 1), (8, 2, 3), (1, 2, 1), (12, 4, 2), (0, 2, 1)]
 )
-def test_what_cannot_be_shared_evenly_is_refused(strategy: str, batch: int, ranks: int, accumulation: int) -> None:
-    said = f"batch of {batch} cannot be split evenly over {ranks} ranks × {accumulation}"
-    with pytest.raises(ValueError, match=said):
+def test_batch_that_cannot_be_split_evenly_is_an_error(
+    strategy: str, batch: int, ranks: int, accumulation: int
+) -> None:
+    message = f"batch of {batch} cannot be split evenly over {ranks} ranks × {accumulation}"
+    with pytest.raises(ValueError, match=message):
         assign(strategy, np.full(batch, 9, dtype=np.uint16), Deal(ranks, 1), accumulation)
 
 
 @pytest.mark.parametrize("strategy", ["packed", "indexed"])
-def test_free_counts_need_one_sample_a_part(strategy: str) -> None:
+def test_free_counts_need_one_sample_per_part(strategy: str) -> None:
     deal = Deal(3, 3, counts="free")
     assert is_whole(assign(strategy, np.full(6, 9, dtype=np.uint16), deal, 2), 6, 6)
     with pytest.raises(ValueError, match="batch of 5 cannot be split over 3 ranks × 2"):
@@ -120,28 +122,28 @@ def test_free_counts_need_one_sample_a_part(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-def test_a_sample_of_no_tokens_is_refused(strategy: str) -> None:
+def test_sample_without_tokens_is_an_error(strategy: str) -> None:
     with pytest.raises(ValueError, match="at least one token"):
         assign(strategy, np.array([4, 0]), Deal(1, 1))
 
 
 @pytest.mark.parametrize("strategy", ["packed", "indexed"])
 @pytest.mark.parametrize("least", [2, 3])
-def test_every_part_has_the_least_that_the_deal_asks_for(strategy: str, least: int) -> None:
+def test_every_part_has_the_minimum_count(strategy: str, least: int) -> None:
     lengths = np.array([512, 512, 512, *[3] * 30], dtype=np.uint16)
-    assignment = assign(strategy, lengths, Deal(4, 4, PAIR_COST, counts="free", least=least))
+    assignment = assign(strategy, lengths, Deal(4, 4, PAIR_COST, counts="free", min_samples=least))
     assert is_whole(assignment, 33, 4)
     assert int(assignment.counts.min()) >= least
 
 
 @pytest.mark.parametrize("strategy", ["random", "padded", "stratified"])
-def test_some_take_samples_as_they_come(strategy: str) -> None:
+def test_unsorted_strategies_keep_the_order_of_samples(strategy: str) -> None:
     assignment = assign(strategy, np.arange(1, 13, dtype=np.uint16), Deal(2, 2), 3)
     assert assignment.order.tolist() == list(range(12))
     assert assignment.starts.tolist() == [0, 2, 4, 6, 8, 10, 12]
 
 
-def test_micro_batches_are_dealt_out_within_their_rank() -> None:
+def test_micro_batches_are_assigned_within_their_rank() -> None:
     lengths = wikipedia(96)
     deal = Deal(4, 2, PAIR_COST)
     for strategy in EVERY:
@@ -168,7 +170,7 @@ def test_strata_make_local_batches_of_fixed_counts() -> None:
             assert np.bincount(taken, minlength=4).tolist() == sampler.counts.tolist()
 
 
-def test_the_table_says_what_each_does() -> None:
+def test_strategy_table() -> None:
     assert [name for name in EVERY if STRATEGIES[name].pads] == ["padded"]
     assert [name for name in EVERY if STRATEGIES[name].strata] == ["presorted", "stratified"]
     assert [name for name in EVERY if STRATEGIES[name].rows] == ["packed"]
@@ -179,7 +181,7 @@ def test_the_table_says_what_each_does() -> None:
     assert STRATEGIES["indexed"].communication == "none"
 
 
-def test_bytes_are_those_of_passing_every_sample_to_the_peers() -> None:
+def test_bytes_per_step_are_those_of_an_all_gather() -> None:
     lengths, deal = np.array([100, 512, 1, 20], dtype=np.uint16), Deal(4, 2)
     one_copy = (200 + 4 * 15 + 3) + (1024 + 4 * 76 + 3) + (2 + 4 + 3) + (40 + 4 * 3 + 3)
     assert STRATEGIES["exchanged"].bytes_per_step(lengths, deal) == one_copy / 4 * 3
@@ -188,8 +190,8 @@ def test_bytes_are_those_of_passing_every_sample_to_the_peers() -> None:
 
 
 @pytest.mark.parametrize("counts", ["equal", "free"])
-def test_micro_batches_take_nothing_from_the_balance_of_ranks(counts: Literal["equal", "free"]) -> None:
-    """Ranks wait for each other once a step. A rank's micro-batches have as many samples each, but for one."""
+def test_micro_batches_do_not_change_the_balance_of_ranks(counts: Literal["equal", "free"]) -> None:
+    """A rank's micro-batches have equal numbers of samples, to within one."""
     lengths = np.random.default_rng(2).integers(5, 513, 64 * 16)
     deal = Deal(64, 8, pair_cost=1e-4, counts=counts)
     once, split = (assign("indexed", lengths, deal, steps) for steps in (1, 4))
