@@ -21,7 +21,7 @@ from podium.planning.balancing.interface import Assignment, Deal, max_over_mean_
 from podium.planning.tensor_partition import owners
 
 MAX_ROUNDS, MAX_ROUND_SAMPLES = 32, 2**17  # samples over all rounds: 4,096 take 0.1 ms
-MAX_GREEDY_ROWS = 64  # rows that are assigned one by one by room; the ones before in a snake
+MAX_GREEDY_ROWS = 64  # last rows, assigned one by one by room; those before in a snake
 MAX_SWAPS, MAX_SWAP_CHOICES = 64, 2**13  # swaps of two samples, and pairs of samples to choose one from
 INSERTION_SORT_KEYS = 32  # at most: insertion is faster than counting for few keys
 # About the cost of all samples as integers, whose sums do not depend on their order, so that all machines agree. 2**40

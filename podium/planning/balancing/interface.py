@@ -81,7 +81,7 @@ class Deal:
     min_samples: int = 1  # of each part, where counts are free
 
     def __post_init__(self) -> None:
-        if min(self.parts, self.parts_per_node, self.row_tokens, self.least) < 1:
+        if min(self.parts, self.parts_per_node, self.row_tokens, self.min_samples) < 1:
             raise ValueError("parts, parts_per_node, row_tokens and min_samples must be 1 or more")
         if self.parts % self.parts_per_node:
             raise ValueError(f"{self.parts} parts are not divisible into nodes of {self.parts_per_node}")

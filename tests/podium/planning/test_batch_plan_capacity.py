@@ -58,7 +58,7 @@ def test_assignment_that_fits_is_unchanged() -> None:
 
 
 def test_shortest_sufficient_sequence_moves_to_the_part_with_most_room() -> None:
-    """Part 0 has 50 tokens of 41: of 20, 10, 9 and 11 removing the 9 is sufficient. Part 2 has more room than part 1."""
+    """Part 0 has 50 tokens of 41: of 20, 10, 9 and 11 the 9 is sufficient. Part 2 has more room than part 1."""
     fitted = fit_to_capacity(
         Assignment.from_parts([np.arange(4), np.array([4]), np.array([5])]),
         sizes_of([20, 10, 9, 11, 30, 25]),

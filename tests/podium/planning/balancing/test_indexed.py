@@ -112,7 +112,7 @@ def test_rounds_improve_the_score() -> None:
 def test_swaps_improve_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     deal = Deal(2, 2, PAIR_COST)
     with_swaps = means(deal, 8, 20)
-    monkeypatch.setattr(indexed_module, "SWAPS", 0)
+    monkeypatch.setattr(indexed_module, "MAX_SWAPS", 0)
     assert max(means(deal, 8, 20)[:2]) > max(with_swaps[:2]) + 0.004
 
 
@@ -174,7 +174,7 @@ def test_swaps_never_worsen_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     swapped = scores()
-    monkeypatch.setattr(indexed_module, "SWAPS", 0)
+    monkeypatch.setattr(indexed_module, "MAX_SWAPS", 0)
     pairs = list(zip(swapped, scores(), strict=True))
     assert all(after <= before for after, before in pairs)
     assert any(after < before for after, before in pairs)
