@@ -90,7 +90,7 @@ def test_eight_samples_a_rank_are_shorter_than_the_data_s() -> None:
 
 
 def test_counts_that_a_run_refuses_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not go together"):
+    with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not match"):
         load("presorted", 1024, 64, TOKENS, wikipedia(), strata_counts=(16, 0, 0, 0))
 
 
