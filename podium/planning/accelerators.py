@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-LONGEST_NAME = 200  # characters of a description's name that are matched: bounds the time of the patterns
+MAX_NAME_LENGTH = 200  # characters of a description's name that are matched: bounds the time of the patterns
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Accelerator:
     )
 
 
-def accelerator_named(text: str) -> Accelerator | None:
+def find_accelerator(text: str) -> Accelerator | None:
     """Return the accelerator that a description's name refers to, such as `NVIDIA A100-SXM4-80GB (400W)`.
 
     None if no pattern of the table matches.
     """
-    named = text[:LONGEST_NAME]
+    named = text[:MAX_NAME_LENGTH]
     return next((kind for pattern, kind in _KINDS if pattern.search(named)), None)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.bert.lengths import quantiles, read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import LARGE, VOCABULARY_SIZE
 from podium.core.errors import UsageError
-from podium.planning.balancing.interface import Deal, max_over_mean_lower_bound
+from podium.planning.balancing.interface import AssignmentSpec, max_over_mean_lower_bound
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.packing import Packs, least_squares_packs, longest_pack_first, shortest_pack_first
 from podium.planning.samplers import Order, Sampler, StratifiedSampler
@@ -40,7 +40,7 @@ class Cluster:
     Costs are those of BERT-large's matrix products where none were measured.
     """
 
-    deal: Deal
+    spec: AssignmentSpec
     local_batch: int
     accumulation_steps: int = 1
     strata_counts: tuple[int, ...] | None = None  # of a micro-batch; None: in proportion to the lengths
@@ -51,11 +51,11 @@ class Cluster:
         # Imported here: `of_ranks` works without the configuration's dependencies.
         from podium.planning.costs import with_measured_costs
 
-        deal = Deal.of_config(with_measured_costs(config), LARGE.relative_costs(VOCABULARY_SIZE))
+        spec = AssignmentSpec.of_config(with_measured_costs(config), LARGE.relative_costs(VOCABULARY_SIZE))
         local, steps, counts = config.local_batch_size, config.gradient_accumulation_steps, config.strata_counts
         # The configuration checks strata counts against the batch size only for recipes that draw strata. With any
         # other recipe a system's counts may be for another batch size, and are ignored here.
-        return cls(deal, local, steps, counts if counts is not None and sum(counts) == local // steps else None)
+        return cls(spec, local, steps, counts if counts is not None and sum(counts) == local // steps else None)
 
     @classmethod
     def of_ranks(
@@ -73,7 +73,7 @@ class Cluster:
         if scan not in (None, "stride", "snake"):
             raise UsageError(f"--scan: found {scan}, allowed are stride, snake")
         allowed: dict[str, Any] = {"counts": counts or "equal", "scan": scan}
-        return cls(Deal(ranks, per_node, *LARGE.relative_costs(VOCABULARY_SIZE), **allowed), local_batch)
+        return cls(AssignmentSpec(ranks, per_node, *LARGE.relative_costs(VOCABULARY_SIZE), **allowed), local_batch)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def balance_report(
     of the histogram in the file `lengths`; `packing` also packs a whole dataset by every method. Returns the JSON
     document of `podium balance`. Raises UsageError for options that are not allowed or batches that cannot be split.
     """
-    size = cluster.deal.parts * cluster.local_batch
+    size = cluster.spec.parts * cluster.local_batch
     if size > MAX_SAMPLES:
         raise UsageError(f"--ranks × --local-batch: found {size:,}, allowed are up to {MAX_SAMPLES:,} samples")
     if steps is None:
@@ -117,11 +117,11 @@ def balance_report(
     if unknown:
         raise UsageError(f"--strategy: found {unknown[0]}, allowed are all, {', '.join(STRATEGIES)}")
     histogram = wikipedia_histogram() if lengths is None else read_histogram(lengths.resolve())
-    deal = replace(cluster.deal, row_tokens=len(histogram) - 1)
-    found, impossible = balances_of(
+    spec = replace(cluster.spec, row_tokens=len(histogram) - 1)
+    found, impossible = measure_balances(
         strategies or [*STRATEGIES],
         histogram,
-        deal,
+        spec,
         cluster.local_batch,
         cluster.accumulation_steps,
         steps,
@@ -135,15 +135,15 @@ def balance_report(
         "impossible": impossible,
         "steps": steps,
         "packing": packing_efficiencies(histogram) if packing else None,
-        "pair_cost": deal.pair_cost,
-        "sequence_cost": deal.sequence_cost,
+        "pair_cost": spec.pair_cost,
+        "sequence_cost": spec.sequence_cost,
     }
 
 
-def balances_of(
+def measure_balances(
     strategies: Sequence[str],
     histogram: np.ndarray,
-    deal: Deal,
+    spec: AssignmentSpec,
     local_batch: int,
     accumulation_steps: int = 1,
     steps: int = 100,
@@ -160,8 +160,8 @@ def balances_of(
     proportion to the lengths. The second result has the error message of each strategy that cannot draw its strata.
     """
     pool = quantiles(histogram, POOL).astype(np.uint16) if pool is None else pool
-    longest, size = len(histogram) - 1, deal.parts * local_batch
-    tallies: dict[str, _Tally] = {name: _Tally(name, deal, longest) for name in strategies}
+    longest, size = len(histogram) - 1, spec.parts * local_batch
+    tallies: dict[str, _Tally] = {name: _Tally(name, spec, longest) for name in strategies}
     streams: dict[bool, Iterator[np.ndarray]] = {}
     impossible: dict[str, str] = {}
     for strata in {STRATEGIES[name].strata for name in strategies}:
@@ -198,10 +198,10 @@ _StepFigures = tuple[int, np.ndarray, float]
 class _Tally:
     """Figures of one strategy, collected step by step."""
 
-    def __init__(self, name: str, deal: Deal, longest: int) -> None:
-        self.name, self.strategy, self.deal, self.longest = name, STRATEGIES[name], deal, longest
-        self.bound_spec = replace(deal, counts="equal" if self.strategy.has_equal_counts(deal) else "free")
-        self.cost_of = deal.costs(np.arange(longest + 1))
+    def __init__(self, name: str, spec: AssignmentSpec, longest: int) -> None:
+        self.name, self.strategy, self.spec, self.longest = name, STRATEGIES[name], spec, longest
+        self.bound_spec = replace(spec, counts="equal" if self.strategy.has_equal_counts(spec) else "free")
+        self.cost_of = spec.costs(np.arange(longest + 1))
         self.seconds: list[float] = []
         self.tokens: list[tuple[int, int]] = []
         self.costs: list[float] = []
@@ -210,11 +210,11 @@ class _Tally:
 
     def add(self, lengths: np.ndarray, accumulation_steps: int, shared: dict[tuple[object, ...], _StepFigures]) -> None:
         """Assign a global batch of these lengths [G] and record its balance; `shared` caches common figures."""
-        strategy, deal = self.strategy, self.deal
+        strategy, spec = self.strategy, self.spec
         started = time.perf_counter()
-        assignment = assign(self.name, lengths, deal, accumulation_steps)
+        assignment = assign(self.name, lengths, spec, accumulation_steps)
         self.seconds.append(time.perf_counter() - started)
-        slots = self._by_rank(strategy.slots(lengths, assignment, deal, self.longest))
+        slots = self._by_rank(strategy.slots(lengths, assignment, spec, self.longest))
         key = (strategy.strata, strategy.pads, self.bound_spec.counts)
         if key not in shared:
             computed = np.full_like(lengths, self.longest) if strategy.pads else lengths
@@ -228,17 +228,17 @@ class _Tally:
         self.costs.append(cost.max() / cost.mean())
         self.lower_bounds.append(lower_bound)
         self.real_tokens += real
-        self.bytes_sent += strategy.bytes_per_step(lengths, deal)
+        self.bytes_sent += strategy.bytes_per_step(lengths, spec)
 
     def _by_rank(self, micro_batch_values: np.ndarray) -> np.ndarray:
         """Sum values of micro-batches [ranks · accumulation steps] for each rank: [ranks]."""
-        sums: np.ndarray = micro_batch_values.reshape(self.deal.parts, -1).sum(axis=1)
+        sums: np.ndarray = micro_batch_values.reshape(self.spec.parts, -1).sum(axis=1)
         return sums
 
     def balance(self) -> Balance:
         """Summarise all recorded steps."""
         summed, most = np.array(self.tokens, dtype=np.float64).T
-        over = most * self.deal.parts / summed
+        over = most * self.spec.parts / summed
         return Balance(
             max_over_mean_tokens=float(over.mean()),
             max_over_mean_tokens_p99=float(np.quantile(over, 0.99)),

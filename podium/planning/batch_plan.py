@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.bert.length_index import Counts
 from podium.core.errors import UsageError
-from podium.planning.balancing.interface import Assignment, Deal, offsets_of
+from podium.planning.balancing.interface import Assignment, AssignmentSpec, offsets_of
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.samplers import Order, Phase, StratifiedSampler, build_order, first_samples, phase_of
 
@@ -192,7 +192,7 @@ class TrainingOrder:
         seed: int,
         strategy: str,
         global_batch_size: int,
-        deal: Deal,
+        spec: AssignmentSpec,
         accumulation_steps: int,
         shape_step: int = SHAPE_STEP,
         attention_widths: Sequence[int] | None = None,
@@ -215,11 +215,11 @@ class TrainingOrder:
             )
         self.store, self.shape_step, self.attention_widths = store, shape_step, attention_widths
         self.strategy, self.global_batch_size = strategy, global_batch_size
-        self.deal, self.accumulation_steps = deal, accumulation_steps
+        self.spec, self.accumulation_steps = spec, accumulation_steps
         self.pads = STRATEGIES[strategy].pads  # every sequence to the maximum length of its phase
         self.phases = [*phases] or [Phase(store.max_sequence_length, None)]
         self._phase_firsts = first_samples(self.phases, global_batch_size)
-        local_batch = global_batch_size // deal.parts
+        local_batch = global_batch_size // spec.parts
         self.sampler: Order
         if STRATEGIES[strategy].strata:
             assert shards == "shared" and not phases, "strata are drawn from the whole dataset"
@@ -232,7 +232,7 @@ class TrainingOrder:
             )
         else:
             self.sampler = build_order(
-                len(store), seed=seed, ranks=deal.parts, local_batch=local_batch, shards=shards, phases=phases
+                len(store), seed=seed, ranks=spec.parts, local_batch=local_batch, shards=shards, phases=phases
             )
         self._block: tuple[int, np.ndarray] = (-1, np.empty((0, 0), dtype=np.int64))
         self.capacity: Capacity | None = None
@@ -243,7 +243,7 @@ class TrainingOrder:
 
     @property
     def ranks(self) -> int:
-        return self.deal.parts
+        return self.spec.parts
 
     def global_batch(self, step: int) -> GlobalBatch:
         """Return the samples of step number `step`, from 0, and their assignment to ranks and micro-batches."""
@@ -252,7 +252,7 @@ class TrainingOrder:
         # Looked up in the order of drawing, and once: the entries are at random places of a memory-mapped index.
         lengths, masked_counts = self._look_up_counts(drawn)
         accumulation_steps = self._phase(first).accumulation_steps or self.accumulation_steps
-        assignment = assign(self.strategy, lengths, self.deal, accumulation_steps)
+        assignment = assign(self.strategy, lengths, self.spec, accumulation_steps)
         moved = 0
         if self.capacity is not None:
             carried_over = self._deferred_into(step)
@@ -327,7 +327,7 @@ class TrainingOrder:
         if self.capacity is not None:
             return np.full(assignment.parts, self.capacity.tokens)
         longest = self.width_at(first_sample) or self.store.max_sequence_length
-        slots = STRATEGIES[self.strategy].slots(lengths, assignment, self.deal, longest)
+        slots = STRATEGIES[self.strategy].slots(lengths, assignment, self.spec, longest)
         rounded: np.ndarray = -(-slots // self.shape_step) * self.shape_step
         return rounded
 

@@ -15,10 +15,10 @@ import numpy as np
 from benchmarks.bert.sizes import MASKED_SHARE
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.json_files import read_json
-from podium.core.paths import WORKING_FOLDER, own_or_shipped
-from podium.core.text import quoted
+from podium.core.paths import WORKING_FOLDER, user_or_shipped_path
+from podium.core.text import short_repr
 
 TERMS = ("step", "token", "pair", "masked", "sequence")
 
@@ -80,7 +80,7 @@ def _terms(lengths: np.ndarray, masked: int) -> np.ndarray:
 def save_costs(costs: StepCosts, path: Path, measured: dict[str, object]) -> None:
     """Write the coefficients and the conditions of the measurement (system, device, size, settings, date)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({"seconds": asdict(costs), "measured": measured}, indent=2) + "\n")
+    write_atomically(path, json.dumps({"seconds": asdict(costs), "measured": measured}, indent=2) + "\n")
 
 
 def load_costs(path: Path) -> tuple[StepCosts, dict[str, Any]]:
@@ -94,7 +94,7 @@ def load_costs(path: Path) -> tuple[StepCosts, dict[str, Any]]:
         seconds, measured = document["seconds"], dict(document["measured"])
         values = {field.name: float(seconds[field.name]) for field in fields(StepCosts)}
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise UsageError(f"{path}: no step costs could be read ({quoted(error)}); {advice}") from None
+        raise UsageError(f"{path}: no step costs could be read ({short_repr(error)}); {advice}") from None
     for name, value in values.items():
         if not isfinite(value) or value < 0:
             raise UsageError(f"{path}: seconds.{name}: found {value}, allowed are numbers from 0 on; {advice}")
@@ -105,7 +105,7 @@ def load_costs(path: Path) -> tuple[StepCosts, dict[str, Any]]:
 CONDITION_KEYS = ("recipe", "attention", "kernels", "global_batch_size")
 
 
-def differing(config: RunConfig, measured: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def find_differences(config: RunConfig, measured: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Compare a costs file's `measured` with a configuration; each difference is "KEY HAS, not WANTED".
 
     Returns first the differences that make the costs those of another model or device, then those that make them
@@ -136,7 +136,7 @@ def own_costs_path(system: str) -> Path:
 
 def costs_path(system: str) -> Path:
     """Path that a system's costs are read from: in the working folder, or else the shipped file."""
-    return own_or_shipped(own_costs_path(system))
+    return user_or_shipped_path(own_costs_path(system))
 
 
 def with_measured_costs(config: RunConfig) -> RunConfig:
@@ -148,7 +148,7 @@ def with_measured_costs(config: RunConfig) -> RunConfig:
     if not path.exists():
         return config
     costs, measured = load_costs(path)
-    others, _ = differing(config, measured)
+    others, _ = find_differences(config, measured)
     relative = costs.relative()
     if others or relative is None:
         return config

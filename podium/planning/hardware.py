@@ -6,7 +6,7 @@ when a run starts.
 
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.accelerators import accelerator_named
+from podium.planning.accelerators import find_accelerator
 
 # Lowest compute capabilities with bf16 and fp8 matrix products, and for PyTorch's flash attention.
 BF16_CAPABILITY = (8, 0)
@@ -17,7 +17,7 @@ FLASH_CAPABILITY = (8, 0)
 def require_hardware(config: RunConfig) -> None:
     """Raise UsageError for the first setting that the system's device or accelerator cannot run."""
     on_cpu = config.launch.device == "cpu"
-    kind = None if on_cpu else accelerator_named(config.description.accelerator_model_name)
+    kind = None if on_cpu else find_accelerator(config.description.accelerator_model_name)
     capability = kind.compute_capability if kind else None
     where = "a CPU (launch.device)"
     if not on_cpu:
@@ -59,7 +59,7 @@ def require_hardware(config: RunConfig) -> None:
         raise refused("attention", found, "auto, padded, grouped, nested")
     if config.cuda_graph == "step" and on_cpu:
         raise refused("cuda_graph", "CUDA graphs need a GPU", "auto and none")
-    is_nested = config.attention == "auto" and attention_of(config) == "nested"
+    is_nested = config.attention == "auto" and expected_attention(config) == "nested"
     without = "attention auto is nested where there is no flash attention"
     if config.cuda_graph == "step" and is_nested:
         raise refused("cuda_graph", f"{without}, and graphs need flash", "auto and none")
@@ -67,7 +67,7 @@ def require_hardware(config: RunConfig) -> None:
         raise refused("capacity_overflow", without, "none, or any with attention grouped")
 
 
-def attention_of(config: RunConfig) -> str:
+def expected_attention(config: RunConfig) -> str:
     """Attention that `auto` resolves to on the described hardware; for an unknown accelerator, flash.
 
     Must agree with the implementation, which resolves it on the device.
@@ -76,7 +76,7 @@ def attention_of(config: RunConfig) -> str:
         return config.attention
     if config.launch.device == "cpu":
         return "grouped"
-    kind = accelerator_named(config.description.accelerator_model_name)
+    kind = find_accelerator(config.description.accelerator_model_name)
     capability = kind.compute_capability if kind else None
     lacks_flash = capability is not None and capability < FLASH_CAPABILITY
     return "nested" if lacks_flash or config.precision == "fp32" else "flash"

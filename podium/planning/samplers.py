@@ -90,7 +90,7 @@ class StratifiedSampler:
         self._strata = Strata(lengths, self.bounds)
         sizes = self._strata.sizes
         if counts is None:
-            self.counts = shares(sizes, batch)  # [strata] slots
+            self.counts = apportion(sizes, batch)  # [strata] slots
             self._require_slots(sizes)
         else:
             self.counts = np.array(counts, dtype=np.int64)
@@ -152,7 +152,7 @@ def stratum_bounds(max_length: int) -> np.ndarray:
     return bounds
 
 
-def shares(sizes: np.ndarray, places: int) -> np.ndarray:
+def apportion(sizes: np.ndarray, places: int) -> np.ndarray:
     """Distribute `places` among groups of these sizes [n] in proportion, by largest remainder: int64 [n].
 
     Ties go to the first group.
@@ -171,7 +171,7 @@ def _next_batch(sizes: np.ndarray, batch: int) -> int:
     used = sizes[sizes > 0]
     certain = -(-int(used.sum()) // int(used.min()))  # the rarest stratum has a share of one slot or more
     near = range(batch + 1, min(certain, batch + 1000))
-    return next((larger for larger in near if shares(used, larger).min() > 0), certain)
+    return next((larger for larger in near if apportion(used, larger).min() > 0), certain)
 
 
 def _derived_seed(seed: int, number: int) -> int:

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Sequence
 
-LEAST_SHARED = 1 << 16  # elements; smaller tensors are updated on all ranks, which costs less than sending them
+MIN_SHARDED_SIZE = 1 << 16  # elements; smaller tensors are updated on all ranks, which costs less than sending them
 
 
 def owners(sizes: Sequence[float], ranks: int) -> list[int]:

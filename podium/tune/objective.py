@@ -10,11 +10,11 @@ from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
-from podium.core.files import make_folder, write_whole
+from podium.core.files import make_folder, write_atomically
 from podium.core.json_files import read_json
-from podium.core.text import quoted
+from podium.core.text import short_repr
 from podium.launch.launch import launch
-from podium.run.progress import News
+from podium.run.progress import MetricsReader
 
 # Called with samples and accuracy at each evaluation; an exception that it raises ends the training.
 OnEvaluation = Callable[[int, float], None]
@@ -54,10 +54,10 @@ def train(config: RunConfig, folder: RunFolder, on_evaluation: OnEvaluation = la
     assert config.target_accuracy is not None and config.seed is not None
     make_folder(folder.path)
     write_resolved(config, folder.config)
-    news, curve = News(folder.metrics), list[tuple[int, float]]()
+    reader, curve = MetricsReader(folder.metrics), list[tuple[int, float]]()
 
     def tick() -> None:
-        for line in news.lines():
+        for line in reader.lines():
             if line["event"] == "evaluation":
                 curve.append((int(line["samples"]), float(line["accuracy"])))
                 on_evaluation(*curve[-1])
@@ -90,7 +90,7 @@ def outcome_of_curve(curve: Sequence[tuple[int, float]], target: float, max_samp
 
 def write_outcome(found: Outcome, path: Path) -> None:
     """Write the outcome as JSON, atomically."""
-    write_whole(path, json.dumps(asdict(found)) + "\n")
+    write_atomically(path, json.dumps(asdict(found)) + "\n")
 
 
 def read_outcome(path: Path) -> Outcome | None:
@@ -101,5 +101,5 @@ def read_outcome(path: Path) -> Outcome | None:
         return Outcome(**read_json(path))
     except (ValueError, TypeError) as error:
         raise WorkError(
-            f"{path}: is not the outcome of a training ({quoted(error)}); remove the file to repeat the training"
+            f"{path}: is not the outcome of a training ({short_repr(error)}); remove the file to repeat the training"
         ) from None

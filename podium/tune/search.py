@@ -13,8 +13,8 @@ from typing import Any
 from podium.config.load import load_resolved, write_resolved
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.files import make_folder, write_whole
-from podium.core.paths import WORKING_FOLDER, process_environment
+from podium.core.files import make_folder, write_atomically
+from podium.core.paths import WORKING_FOLDER, child_environment
 from podium.core.processes import end_with_parent
 from podium.core.yaml_files import dump_yaml
 from podium.run.implementation import process_error
@@ -135,7 +135,7 @@ class Worker:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             cwd=WORKING_FOLDER,
-            env=os.environ | process_environment(),
+            env=os.environ | child_environment(),
             preexec_fn=end_with_parent,
         )
 
@@ -174,4 +174,4 @@ def _write_inputs(folder: Path, space: SearchSpace, base: RunConfig) -> None:
         if not same:
             raise UsageError(f"{path}: this folder has trials of other settings; choose another --folder")
     write_resolved(base, base_path)
-    write_whole(space_path, dump_yaml(space.model_dump(mode="json")))
+    write_atomically(space_path, dump_yaml(space.model_dump(mode="json")))

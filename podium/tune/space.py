@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, Self
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from podium.config.errors import Origins, explain
+from podium.config.errors import Origins, format_validation_error
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.paths import WORKING_FOLDER, own_and_shipped, own_or_shipped
-from podium.core.text import listed
+from podium.core.paths import WORKING_FOLDER, user_and_shipped_paths, user_or_shipped_path
+from podium.core.text import format_list
 from podium.core.yaml_files import read_yaml
 
 SEARCHES = WORKING_FOLDER / "systems" / "search"
@@ -123,7 +123,7 @@ class SearchSpace(_Model):
         """
         sizes = self.global_batch_size
         if sizes and shipped.global_batch_size not in sizes:
-            made_for = listed([f"{size:,}" for size in sizes])
+            made_for = format_list([f"{size:,}" for size in sizes])
             raise UsageError(
                 f"{self.name}: is for global_batch_size {made_for}, found {shipped.global_batch_size:,}; "
                 f"use --set global_batch_size={sizes[0]}"
@@ -153,14 +153,14 @@ class SearchSpace(_Model):
 def load_space(name: str) -> SearchSpace:
     """Load a search by its name in systems/search/ or the path of a YAML file. Raises UsageError for an invalid one."""
     given = Path(name)
-    path = given if given.suffix in (".yaml", ".yml") else own_or_shipped(SEARCHES / f"{name}.yaml")
+    path = given if given.suffix in (".yaml", ".yml") else user_or_shipped_path(SEARCHES / f"{name}.yaml")
     names = ", ".join(_search_names())
     if not path.is_file():
         raise UsageError(f"there is no search {name!r}; there are {names}, or give the path of a YAML file")
     try:
         return SearchSpace.model_validate({"name": path.stem, **read_yaml(path)})
     except ValidationError as error:
-        raise UsageError(explain(error, SearchSpace, Origins(path))) from None
+        raise UsageError(format_validation_error(error, SearchSpace, Origins(path))) from None
 
 
 def searches_of(config: RunConfig) -> list[str]:
@@ -171,7 +171,7 @@ def searches_of(config: RunConfig) -> list[str]:
 
 
 def _search_names() -> list[str]:
-    return sorted({path.stem for folder in own_and_shipped(SEARCHES) for path in folder.glob("*.yaml")})
+    return sorted({path.stem for folder in user_and_shipped_paths(SEARCHES) for path in folder.glob("*.yaml")})
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
@@ -194,7 +194,7 @@ def with_values(config: RunConfig, values: Mapping[str, Any], source: str) -> Ru
     try:
         return RunConfig.model_validate(document)
     except ValidationError as error:
-        first_line = explain(error, RunConfig, Origins(Path(source))).splitlines()[0]
+        first_line = format_validation_error(error, RunConfig, Origins(Path(source))).splitlines()[0]
         raise UsageError(first_line) from None
 
 

@@ -15,8 +15,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from podium.core.errors import WorkError
-from podium.core.files import unwritable
-from podium.core.text import quoted
+from podium.core.files import write_error
+from podium.core.text import short_repr
 from podium.mllog.run import as_number
 from podium.tune.space import SearchSpace
 
@@ -49,7 +49,7 @@ class AtomicJournalBackend(JournalFileBackend):
             finally:
                 self._lock.release()
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
 
     def _write(self, file: FileIO, content: bytes) -> None:
         while content:
@@ -84,7 +84,7 @@ def open_study(folder: Path, space: SearchSpace, number: int = 0) -> optuna.Stud
     except WorkError:
         raise
     except Exception as error:  # noqa: BLE001 — Optuna raises errors of many types for damaged lines
-        raise WorkError(f"{journal}: is not a readable journal of trials ({quoted(error)}); {advice}") from None
+        raise WorkError(f"{journal}: is not a readable journal of trials ({short_repr(error)}); {advice}") from None
     if not complete:
         raise WorkError(f"{journal}: a complete trial has no samples or no accuracy; {advice}")
     return study

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
-from podium.core.console import figure_table, print_line
+from podium.core.console import number_table, print_line
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder, write_whole
+from podium.core.files import make_folder, write_atomically
 from podium.core.locks import folder_lock
 from podium.core.yaml_files import dump_yaml
 from podium.html.chart import picture
@@ -229,11 +229,11 @@ def as_json(tuned: TuneResult) -> dict[str, Any]:
     }
 
 
-def keep_report(tuned: TuneResult) -> None:
+def write_tune_report(tuned: TuneResult) -> None:
     """Write report.json, and the best settings of each search as NAME.yaml, to the folder."""
-    write_whole(tuned.folder / "report.json", json.dumps(as_json(tuned), indent=2) + "\n")
+    write_atomically(tuned.folder / "report.json", json.dumps(as_json(tuned), indent=2) + "\n")
     for one in tuned.results:
-        write_whole(tuned.folder / f"{one.space.name}.yaml", as_yaml(one.settings))
+        write_atomically(tuned.folder / f"{one.space.name}.yaml", as_yaml(one.settings))
 
 
 COLOURS = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e")
@@ -244,7 +244,7 @@ MIN_STANDARD_ERRORS = 2.0  # smallest difference that is reported as one, in sta
 def print_tuned(console: Console, tuned: TuneResult) -> None:
     """Print a table of the searches, the best settings of each, and the repeats compared with the shipped settings."""
     headings = ("trials", "pruned", "best trial", "samples to target", "accuracy")
-    table = figure_table(f"{tuned.shipped.system}: searches", "search", *headings)
+    table = number_table(f"{tuned.shipped.system}: searches", "search", *headings)
     for one in tuned.results:
         pruned = sum(trial.state.name == "PRUNED" for trial in one.trials)
         reached = "" if one.best.user_attrs["reached"] else " (not reached)"
@@ -264,7 +264,7 @@ def print_tuned(console: Console, tuned: TuneResult) -> None:
 
 def _repeat_table(repeats: Sequence[Repeats]) -> Table:
     headings = ("n", "reached", "samples to target", "sd", "minimum", "maximum")
-    table = figure_table("Repeats with the same new seeds", "settings", *headings)
+    table = number_table("Repeats with the same new seeds", "settings", *headings)
     for one in repeats:
         deviation = "–" if math.isnan(one.deviation) else f"{one.deviation:,.0f}"
         figures = (f"{one.mean:,.0f}", deviation, f"{min(one.values):,.0f}", f"{max(one.values):,.0f}")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from podium.core.jit import compiled
-from podium.planning.balancing.interface import Assignment, Deal, max_over_mean_lower_bound, offsets_of
+from podium.planning.balancing.interface import Assignment, AssignmentSpec, max_over_mean_lower_bound, offsets_of
 from podium.planning.tensor_partition import owners
 
 MAX_ROUNDS, MAX_ROUND_SAMPLES = 32, 2**17  # samples over all rounds: 4,096 take 0.1 ms
@@ -48,19 +48,19 @@ class Columns:
     `placement` [places · parts] has the sample of each place, row by row.
     """
 
-    def __init__(self, lengths: np.ndarray, deal: Deal, places: int, start: Assignment | None = None) -> None:
+    def __init__(self, lengths: np.ndarray, spec: AssignmentSpec, places: int, start: Assignment | None = None) -> None:
         """Place samples of these lengths [G] row by row, or as in `start`."""
-        self.deal, self.parts, self.places = deal, deal.parts, places
-        self.lengths = np.zeros(places * deal.parts, dtype=np.int64)
+        self.spec, self.parts, self.places = spec, spec.parts, places
+        self.lengths = np.zeros(places * spec.parts, dtype=np.int64)
         self.lengths[: len(lengths)] = lengths
         self.descending = _argsort_lengths(self.lengths)[::-1]
         self.total_tokens = int(self.lengths.sum())
         pairs = int(self.lengths @ self.lengths)
-        unit = TOTAL_INTEGER_COST / (self.total_tokens + deal.pair_cost * pairs + deal.sequence_cost * len(lengths))
-        self.cost_of = np.rint(unit * deal.costs(np.arange(int(lengths.max()) + 1))).astype(np.int64)
+        unit = TOTAL_INTEGER_COST / (self.total_tokens + spec.pair_cost * pairs + spec.sequence_cost * len(lengths))
+        self.cost_of = np.rint(unit * spec.costs(np.arange(int(lengths.max()) + 1))).astype(np.int64)
         self.cost_of[0] = 0
         self.total_cost = int(self.cost_of[self.lengths].sum())
-        costs = float(deal.pair_cost), float(deal.sequence_cost)
+        costs = float(spec.pair_cost), float(spec.sequence_cost)
         self._samples = _Samples(self.lengths, self.cost_of, self.total_tokens, self.total_cost, unit, *costs)
         if start is None:
             self._assign_rows()
@@ -75,7 +75,7 @@ class Columns:
     def bound(self, count: int) -> float:
         """Lower bound on the score of any assignment of the first `count` samples; the others are empty."""
         longest_first = self.lengths[self.descending[:count]]
-        return max(max_over_mean_lower_bound(v, self.deal) for v in (longest_first, self.cost_of[longest_first]))
+        return max(max_over_mean_lower_bound(v, self.spec) for v in (longest_first, self.cost_of[longest_first]))
 
     def refine(self, enough: float) -> None:
         """Improve the placement in rounds of reassignment, then by swaps, until the score is at most `enough`."""
@@ -309,7 +309,7 @@ STOP_GAP = 0.0005  # distance to the lower bound at which the search stops
 RESTART_GAP = 0.01
 
 
-def indexed(lengths: np.ndarray, deal: Deal) -> Assignment:
+def indexed(lengths: np.ndarray, spec: AssignmentSpec) -> Assignment:
     """Assign samples of these lengths [G] to minimise the larger max/mean of tokens and of cost over the parts.
 
     Counts are equal, or free with at least `min_samples` in a part. The global batch keeps its samples. Only integers,
@@ -317,31 +317,31 @@ def indexed(lengths: np.ndarray, deal: Deal) -> Assignment:
     1.5 ms for 1,024 × 16 samples and 4.5 ms for 4,096 × 4 on one core of an AMD EPYC (Zen 5). Raises ValueError where
     the batch cannot be split.
     """
-    count, parts, counts = len(lengths), deal.parts, deal.counts
+    count, parts, counts = len(lengths), spec.parts, spec.counts
     free = counts == "free"
-    if count < parts * (deal.min_samples if free else 1) or (count % parts and not free):
+    if count < parts * (spec.min_samples if free else 1) or (count % parts and not free):
         raise ValueError(f"{count} samples cannot be assigned to {parts} parts with {counts} counts")
     if parts == 1:
         return Assignment.from_rows(np.arange(count)[None])
     places = -(-count // parts) + free  # with free counts one more, which may stay empty
-    columns = Columns(lengths, deal, places)
+    columns = Columns(lengths, spec, places)
     bound = columns.bound(count)
     columns.refine(bound + STOP_GAP)
     if free and columns.score > bound + RESTART_GAP:
-        start = lpt(lengths, deal)
-        other = Columns(lengths, deal, int(start.counts.max()) + 1, start)
+        start = lpt(lengths, spec)
+        other = Columns(lengths, spec, int(start.counts.max()) + 1, start)
         other.refine(bound + STOP_GAP)
         columns = min(columns, other, key=lambda found: found.score)
     assignment = columns.assignment(count)
-    return _enforce_min_samples(assignment, lengths, deal.min_samples) if free else assignment
+    return _enforce_min_samples(assignment, lengths, spec.min_samples) if free else assignment
 
 
-def lpt(lengths: np.ndarray, deal: Deal) -> Assignment:
+def lpt(lengths: np.ndarray, spec: AssignmentSpec) -> Assignment:
     """Assign each sample, the costliest first, to the part with the least cost so far; counts are free.
 
     Source: Graham's longest-processing-time rule (see `owners`).
     """
-    return Assignment.from_part_ids(np.array(owners(deal.costs(lengths).tolist(), deal.parts)), deal.parts)
+    return Assignment.from_part_ids(np.array(owners(spec.costs(lengths).tolist(), spec.parts)), spec.parts)
 
 
 def _enforce_min_samples(assignment: Assignment, lengths: np.ndarray, least: int) -> Assignment:

@@ -65,7 +65,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Deal:
+class AssignmentSpec:
     """Inputs of a strategy besides the lengths: the parts, their nodes and the costs of a sequence.
 
     Raises ValueError for values out of range.
@@ -124,7 +124,7 @@ def _loads(values: np.ndarray, order: np.ndarray, starts: np.ndarray, loads: np.
     return loads
 
 
-def max_over_mean_lower_bound(v: np.ndarray, deal: Deal) -> float:
+def max_over_mean_lower_bound(v: np.ndarray, spec: AssignmentSpec) -> float:
     """Lower bound on max/mean over the parts of any assignment of samples with these values [G].
 
     The values are not negative and in descending order. The bound takes the equal counts of the specification into
@@ -138,8 +138,8 @@ def max_over_mean_lower_bound(v: np.ndarray, deal: Deal) -> float:
 
     With equal counts, the other places of these parts have at least the smallest of all values.
     """
-    count, parts = len(v), deal.parts
-    equal = deal.counts == "equal" and count % parts == 0
+    count, parts = len(v), spec.parts
+    equal = spec.counts == "equal" and count % parts == 0
     return _lower_bound(v.astype(np.float64), parts, count // parts if equal else count, equal)
 
 

@@ -4,14 +4,14 @@ import numpy as np
 
 from podium.core.jit import compiled
 from podium.planning.balancing.indexed import indexed
-from podium.planning.balancing.interface import Assignment, Deal, offsets_of
+from podium.planning.balancing.interface import Assignment, AssignmentSpec, offsets_of
 from podium.planning.balancing.published import snake
 from podium.planning.packing import pack_kinds
 
 MAX_ROW_COST = 2**15  # of a row, as an integer
 
 
-def packed(lengths: np.ndarray, deal: Deal) -> Assignment:
+def packed(lengths: np.ndarray, spec: AssignmentSpec) -> Assignment:
     """Pack the global batch into rows of `row_tokens` tokens, and give every part the same number of rows.
 
     Sequences are assigned to rows best-fit decreasing, and rows to parts by cost as in `indexed`, since rows with the
@@ -21,17 +21,17 @@ def packed(lengths: np.ndarray, deal: Deal) -> Assignment:
     Source: Graphcore, arXiv 2107.02027, which packs the whole dataset ahead of time; here each global batch is packed,
     and its samples stay the same. Attention does not cross sequences, so that neighbours in a row do not matter.
     """
-    parts, least = deal.parts, deal.min_samples
+    parts, least = spec.parts, spec.min_samples
     wanted = parts * least
     if len(lengths) < wanted:
         raise ValueError(f"{len(lengths)} samples cannot be packed into rows for {parts} parts of {least} or more")
-    rows = _split_rows(pack_batch(lengths, deal.row_tokens), wanted)
+    rows = _split_rows(pack_batch(lengths, spec.row_tokens), wanted)
     slots = -(-rows.parts // parts) * parts
     costs = np.zeros(slots, dtype=np.int64)
-    exact = rows.loads(deal.costs(lengths))
+    exact = rows.loads(spec.costs(lengths))
     # `indexed` sorts integers in linear time.
     costs[: rows.parts] = np.rint(exact * (MAX_ROW_COST / exact.max()))
-    rows_by_part = indexed(costs, Deal(parts, parts))
+    rows_by_part = indexed(costs, AssignmentSpec(parts, parts))
     if (by_part := _expand_rows(rows, rows_by_part)).counts.min() < least:
         # A part with one costly row and empty ones. In a snake each part has a row of every round.
         by_part = _expand_rows(rows, Assignment.from_rows(snake(costs, parts)))

@@ -5,36 +5,36 @@ All give every part the same number of samples.
 
 import numpy as np
 
-from podium.planning.balancing.interface import Assignment, Deal
+from podium.planning.balancing.interface import Assignment, AssignmentSpec
 
 
-def in_order(lengths: np.ndarray, deal: Deal) -> Assignment:
+def in_order(lengths: np.ndarray, spec: AssignmentSpec) -> Assignment:
     """Assign the p-th run of consecutive samples to part p.
 
     `padded` and `random`, as in the reference implementations: loads vary with the random order. `stratified`: samples
     are drawn by `StratifiedSampler`, so that all parts have the same counts of short and of long samples (Samsung,
     arXiv 2402.02447), and loads vary less.
     """
-    return Assignment.from_rows(np.arange(len(lengths)).reshape(deal.parts, -1))
+    return Assignment.from_rows(np.arange(len(lengths)).reshape(spec.parts, -1))
 
 
-def exchanged(lengths: np.ndarray, deal: Deal) -> Assignment:
+def exchanged(lengths: np.ndarray, spec: AssignmentSpec) -> Assignment:
     """Sort the whole global batch by length, longest first, and assign it in strides (default), or in a snake.
 
     Source: the padding exchange of Baidu, arXiv 2208.08124, where part t of W takes samples t, t + W, t + 2W …, and
     ranks gather the samples of all ranks. A global batch has the same samples as without.
     """
-    return Assignment.from_rows(_assign_sorted(lengths[None], deal.parts, deal.scan or "stride"))
+    return Assignment.from_rows(_assign_sorted(lengths[None], spec.parts, spec.scan or "stride"))
 
 
-def presorted(lengths: np.ndarray, deal: Deal) -> Assignment:
+def presorted(lengths: np.ndarray, spec: AssignmentSpec) -> Assignment:
     """Sort within every node, longest first, and assign among its parts in a snake (default), or in strides.
 
     Source: local presorting of Samsung, arXiv 2402.02447, on top of stratified sampling, where samples are gathered
     within a node. Node k has the k-th run of consecutive samples. A global batch has the same samples as without.
     """
-    nodes = deal.parts // deal.parts_per_node
-    return Assignment.from_rows(_assign_sorted(lengths.reshape(nodes, -1), deal.parts_per_node, deal.scan or "snake"))
+    nodes = spec.parts // spec.parts_per_node
+    return Assignment.from_rows(_assign_sorted(lengths.reshape(nodes, -1), spec.parts_per_node, spec.scan or "snake"))
 
 
 def snake(lengths: np.ndarray, parts: int) -> np.ndarray:

@@ -11,13 +11,13 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.bert.lengths import usual_masked_counts
+from benchmarks.bert.lengths import reference_masked_counts
 from podium.planning.balancing.indexed import indexed
-from podium.planning.balancing.interface import Assignment, Deal
+from podium.planning.balancing.interface import Assignment, AssignmentSpec
 from podium.planning.balancing.packed import packed
 from podium.planning.balancing.published import exchanged, in_order, presorted
 
-Assign = Callable[[np.ndarray, Deal], Assignment]
+Assign = Callable[[np.ndarray, AssignmentSpec], Assignment]
 COMMUNICATION = {"none": "none", "node": "samples of a node", "all": "samples of all ranks"}
 
 
@@ -40,11 +40,11 @@ class Strategy:
         """Description of what ranks exchange each step, for a table."""
         return COMMUNICATION[self.exchange]
 
-    def has_equal_counts(self, deal: Deal) -> bool:
+    def has_equal_counts(self, spec: AssignmentSpec) -> bool:
         """Whether every part has the same number of samples."""
-        return (deal.counts if self.counts == "configured" else self.counts) == "equal"
+        return (spec.counts if self.counts == "configured" else self.counts) == "equal"
 
-    def slots(self, lengths: np.ndarray, assignment: Assignment, deal: Deal, longest: int) -> np.ndarray:
+    def slots(self, lengths: np.ndarray, assignment: Assignment, spec: AssignmentSpec, longest: int) -> np.ndarray:
         """Token slots [parts] int64 of each part, padding included, before any rounding of shapes.
 
         `lengths` [G] in the run's order; a padded sequence takes `longest` tokens.
@@ -53,21 +53,21 @@ class Strategy:
             return assignment.counts * longest
         loads = assignment.loads(lengths.astype(np.int64))
         if self.rows:
-            return np.full_like(loads, -(-int(loads.max()) // deal.row_tokens) * deal.row_tokens)
+            return np.full_like(loads, -(-int(loads.max()) // spec.row_tokens) * spec.row_tokens)
         return loads
 
-    def bytes_per_step(self, lengths: np.ndarray, deal: Deal) -> float:
+    def bytes_per_step(self, lengths: np.ndarray, spec: AssignmentSpec) -> float:
         """Mean bytes that a rank sends to exchange the samples of a global batch of these lengths [G].
 
         An all-gather among the ranks that exchange: each rank's samples are sent to every other rank once, as 2 bytes
         for a token, 4 for a masked token and 3 for a sequence, without padding.
         """
-        peers = {"none": 1, "node": deal.parts_per_node, "all": deal.parts}[self.exchange]
+        peers = {"none": 1, "node": spec.parts_per_node, "all": spec.parts}[self.exchange]
         if peers == 1:
             return 0.0
         samples = np.bincount(lengths)
         kinds = np.arange(len(samples))
-        return int((2 * kinds + 4 * usual_masked_counts(kinds) + 3) @ samples) / deal.parts * (peers - 1)
+        return int((2 * kinds + 4 * reference_masked_counts(kinds) + 3) @ samples) / spec.parts * (peers - 1)
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -81,16 +81,16 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def assign(strategy: str, lengths: np.ndarray, deal: Deal, accumulation_steps: int = 1) -> Assignment:
+def assign(strategy: str, lengths: np.ndarray, spec: AssignmentSpec, accumulation_steps: int = 1) -> Assignment:
     """Assign a global batch of these lengths [G] to ranks (the specification's parts) and their micro-batches.
 
     Part r · accumulation_steps + a of the result is micro-batch a of rank r. Raises ValueError where the batch cannot
     be split evenly or, with free counts, into parts of at least `min_samples` samples, and for a length below 1.
     """
-    chosen, count, ranks = STRATEGIES[strategy], len(lengths), deal.parts
+    chosen, count, ranks = STRATEGIES[strategy], len(lengths), spec.parts
     parts = ranks * accumulation_steps
-    even = chosen.has_equal_counts(deal)
-    if count < parts * (1 if even else deal.min_samples) or (even and count % parts):
+    even = chosen.has_equal_counts(spec)
+    if count < parts * (1 if even else spec.min_samples) or (even and count % parts):
         raise ValueError(
             f"a global batch of {count} cannot be split {'evenly ' if even else ''}over "
             f"{ranks} ranks × {accumulation_steps} accumulation steps"
@@ -98,11 +98,11 @@ def assign(strategy: str, lengths: np.ndarray, deal: Deal, accumulation_steps: i
     if lengths.min() < 1:
         raise ValueError(f"a sample must have at least one token; found a length of {lengths.min()}")
     if accumulation_steps == 1:
-        return chosen.assign(lengths, deal)
+        return chosen.assign(lengths, spec)
     if not chosen.nested:
-        per_node = deal.parts_per_node * accumulation_steps
-        return chosen.assign(lengths, replace(deal, parts=parts, parts_per_node=per_node))
-    by_rank = chosen.assign(lengths, replace(deal, min_samples=deal.min_samples * accumulation_steps))
+        per_node = spec.parts_per_node * accumulation_steps
+        return chosen.assign(lengths, replace(spec, parts=parts, parts_per_node=per_node))
+    by_rank = chosen.assign(lengths, replace(spec, min_samples=spec.min_samples * accumulation_steps))
     return _split_micro_batches(by_rank, lengths, accumulation_steps)
 
 

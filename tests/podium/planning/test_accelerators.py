@@ -2,7 +2,7 @@
 
 import pytest
 
-from podium.planning.accelerators import _OTHER_PEAKS, _TABLE, accelerator_named
+from podium.planning.accelerators import _OTHER_PEAKS, _TABLE, find_accelerator
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from podium.planning.accelerators import _OTHER_PEAKS, _TABLE, accelerator_named
     ],
 )
 def test_peaks(text: str, half: float, fp32: float, tf32: float | None, fp8: float | None) -> None:
-    kind = accelerator_named(text)
+    kind = find_accelerator(text)
     assert kind is not None
     peaks = (kind.peak_flops, kind.fp32_flops, kind.tf32_flops, kind.fp8_flops)
     assert peaks == tuple(None if peak is None else peak * 1e12 for peak in (half, fp32, tf32, fp8))

@@ -11,15 +11,15 @@ from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
 from podium.config.load import load_system
 from podium.core.errors import UsageError
-from podium.planning.balance_report import Balance, Cluster, balance_report, balances_of
-from podium.planning.balancing.interface import Deal
+from podium.planning.balance_report import Balance, Cluster, balance_report, measure_balances
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.balancing.strategies import STRATEGIES
 
 PAIR_COST, _ = LARGE.relative_costs(30_522)
 
 
 def balance_of(strategy: str, *rest: Any, **more: Any) -> Balance:
-    found, _ = balances_of([strategy], *rest, **more)
+    found, _ = measure_balances([strategy], *rest, **more)
     return found[strategy]
 
 
@@ -33,17 +33,17 @@ def two_lengths(short: int, long: int) -> np.ndarray:
 def test_equal_samples_are_balanced_and_padding_is_counted() -> None:
     histogram = np.zeros(513)
     histogram[128] = 7
-    found = balance_of("random", histogram, Deal(4, 4, PAIR_COST), 8, steps=3)
+    found = balance_of("random", histogram, AssignmentSpec(4, 4, PAIR_COST), 8, steps=3)
     assert found.max_over_mean_tokens == found.max_over_mean_cost_p99 == 1
     assert found.padding_share == 0
-    padded = balance_of("padded", histogram, Deal(4, 4, PAIR_COST), 8, steps=3)
+    padded = balance_of("padded", histogram, AssignmentSpec(4, 4, PAIR_COST), 8, steps=3)
     assert padded.padding_share == 0.75
     assert padded.max_over_mean_tokens == 1
 
 
 def test_one_sample_per_rank_of_two_lengths() -> None:
     """With one sample per rank, the busiest rank has the longer length and the mean rank the mean of both."""
-    found = balance_of("random", two_lengths(100, 300), Deal(512, 8, 0.001), 1, steps=20)
+    found = balance_of("random", two_lengths(100, 300), AssignmentSpec(512, 8, 0.001), 1, steps=20)
     assert found.max_over_mean_tokens == pytest.approx(300 / 200, rel=0.03)
     cost = (300 + 90, 100 + 10)
     assert found.max_over_mean_cost == pytest.approx(cost[0] / (sum(cost) / 2), rel=0.03)
@@ -51,20 +51,22 @@ def test_one_sample_per_rank_of_two_lengths() -> None:
 
 
 def test_micro_batches_are_summed_by_rank() -> None:
-    once = balance_of("random", wikipedia_histogram(), Deal(4, 4, PAIR_COST), 8, steps=5)
-    twice = balance_of("random", wikipedia_histogram(), Deal(4, 4, PAIR_COST), 8, accumulation_steps=2, steps=5)
+    once = balance_of("random", wikipedia_histogram(), AssignmentSpec(4, 4, PAIR_COST), 8, steps=5)
+    twice = balance_of(
+        "random", wikipedia_histogram(), AssignmentSpec(4, 4, PAIR_COST), 8, accumulation_steps=2, steps=5
+    )
     assert once.max_over_mean_tokens == pytest.approx(twice.max_over_mean_tokens)
 
 
 def test_packed_rows_are_equal_and_nearly_full() -> None:
-    found = balance_of("packed", wikipedia_histogram(), Deal(8, 8, PAIR_COST), 56, steps=3)
+    found = balance_of("packed", wikipedia_histogram(), AssignmentSpec(8, 8, PAIR_COST), 56, steps=3)
     assert found.max_over_mean_tokens == 1
     assert 0 < found.padding_share < 0.03
 
 
 def test_indexed_has_the_best_balance_and_sends_nothing() -> None:
     found = {
-        name: balance_of(name, wikipedia_histogram(), Deal(64, 8, PAIR_COST), 16, steps=5)
+        name: balance_of(name, wikipedia_histogram(), AssignmentSpec(64, 8, PAIR_COST), 16, steps=5)
         for name in ("random", "exchanged", "presorted", "indexed")
     }
     by_cost = sorted(found, key=lambda name: found[name].max_over_mean_cost)
@@ -121,9 +123,9 @@ def test_default_steps_fall_with_the_batch_size(
 
     def balances(*arguments: Any, **_: Any) -> tuple[dict[str, Any], dict[str, str]]:
         passed_steps.append(arguments[5])
-        return {"padded": Deal(1, 1)}, {}
+        return {"padded": AssignmentSpec(1, 1)}, {}
 
-    monkeypatch.setattr("podium.planning.balance_report.balances_of", balances)
+    monkeypatch.setattr("podium.planning.balance_report.measure_balances", balances)
     cluster = Cluster.of_ranks(ranks, samples, None, None, None)
     assert balance_report(cluster)["steps"] == steps
     assert balance_report(cluster, steps=7)["steps"] == 7
@@ -132,9 +134,11 @@ def test_default_steps_fall_with_the_batch_size(
 
 def test_strategies_are_measured_on_the_same_batches() -> None:
     """A strategy has the same figures in any set of strategies, except for its time."""
-    together = balance_report(Cluster(Deal(8, 4), 16, accumulation_steps=2), steps=9)["strategies"]
+    together = balance_report(Cluster(AssignmentSpec(8, 4), 16, accumulation_steps=2), steps=9)["strategies"]
     for name, row in together.items():
-        alone = balance_report(Cluster(Deal(8, 4), 16, accumulation_steps=2), [name], steps=9)["strategies"][name]
+        alone = balance_report(Cluster(AssignmentSpec(8, 4), 16, accumulation_steps=2), [name], steps=9)["strategies"][
+            name
+        ]
         assert {**alone, "milliseconds": 0} == {**row, "milliseconds": 0}
 
 
@@ -142,7 +146,7 @@ def test_packing_report_of_known_lengths(tmp_path: Path) -> None:
     """40 sequences of 30 tokens and 40 of 34 fill rows of 64, the longest length, in pairs."""
     path = tmp_path / "lengths.json"
     path.write_text(json.dumps([0] * 29 + [40, 0, 0, 0, 40] + [0] * 29 + [1]))
-    rows = balance_report(Cluster(Deal(1, 1), 4), ["random"], path, steps=1, packing=True)["packing"]
+    rows = balance_report(Cluster(AssignmentSpec(1, 1), 4), ["random"], path, steps=1, packing=True)["packing"]
     assert [(row["method"], row["depth"]) for row in rows][:3] == [
         ("least squares", 3),
         ("shortest pack first", 2),
@@ -156,18 +160,18 @@ def test_packing_report_of_known_lengths(tmp_path: Path) -> None:
 def test_lengths_are_read_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "lengths.json"
     path.write_text(json.dumps([0, 0, *[0] * 61, 1, *[0] * 63, 1]))  # 64 and 128 tokens
-    found = balance_report(Cluster(Deal(2, 2), 400), ["padded"], path, steps=2)
+    found = balance_report(Cluster(AssignmentSpec(2, 2), 400), ["padded"], path, steps=2)
     assert found["strategies"]["padded"]["padding_share"] == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize(
     ("cluster", "options", "sentence"),
     [
-        (Cluster(Deal(4096, 8), 4096), {}, "allowed are up to 4,194,304 samples"),
-        (Cluster(Deal(4, 4), 4), {"strategies": ["best"]}, "--strategy: found best, allowed are all, "),
-        (Cluster(Deal(4, 4), 4), {"lengths": Path("/no/such")}, "--lengths: /no/such cannot be read"),
-        (Cluster(Deal(4, 4), 2), {"strategies": ["stratified"]}, "local batches of 2"),
-        (Cluster(Deal(4, 4), 2), {"steps": 1, "lengths": Path(TINY), "packing": True}, "half a sample"),
+        (Cluster(AssignmentSpec(4096, 8), 4096), {}, "allowed are up to 4,194,304 samples"),
+        (Cluster(AssignmentSpec(4, 4), 4), {"strategies": ["best"]}, "--strategy: found best, allowed are all, "),
+        (Cluster(AssignmentSpec(4, 4), 4), {"lengths": Path("/no/such")}, "--lengths: /no/such cannot be read"),
+        (Cluster(AssignmentSpec(4, 4), 2), {"strategies": ["stratified"]}, "local batches of 2"),
+        (Cluster(AssignmentSpec(4, 4), 2), {"steps": 1, "lengths": Path(TINY), "packing": True}, "half a sample"),
     ],
 )
 def test_batches_that_cannot_be_assigned_are_one_line_errors(
@@ -185,7 +189,7 @@ def test_ranks_not_divisible_into_nodes_are_an_error() -> None:
 
 
 def test_impossible_strategies_are_listed_with_the_reason() -> None:
-    found = balance_report(Cluster(Deal(4, 4), 2), steps=1)
+    found = balance_report(Cluster(AssignmentSpec(4, 4), 2), steps=1)
     assert list(found["impossible"]) == ["stratified", "presorted"]
     assert [*found["strategies"], *found["impossible"]] == sorted(
         STRATEGIES, key=lambda name: (name in found["impossible"], list(STRATEGIES).index(name))

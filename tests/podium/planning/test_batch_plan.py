@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -21,7 +21,7 @@ def make_order(store: SampleStore, strategy: str = "indexed", ranks: int = 2, ac
         seed=4,
         strategy=strategy,
         global_batch_size=24,
-        deal=Deal(ranks, ranks),
+        spec=AssignmentSpec(ranks, ranks),
         accumulation_steps=accumulation,
     )
 
@@ -72,7 +72,7 @@ def test_global_batch_does_not_depend_on_ranks_and_strategy(store: SampleStore) 
     assert all(batch == batches[0] for batch in batches)
 
 
-def test_only_the_index_is_needed_to_know_a_global_batch(store: SampleStore, tmp_path: Path) -> None:
+def test_global_batch_needs_only_the_length_index(store: SampleStore, tmp_path: Path) -> None:
     expected = make_order(store).global_batch(0).indices
     store.paths[0].unlink()
     assert np.array_equal(make_order(store).global_batch(0).indices, expected)

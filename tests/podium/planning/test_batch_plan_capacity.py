@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.lengths import quantiles, wikipedia_histogram
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.bench.variants import Lengths
-from podium.planning.balancing.interface import Assignment, Deal
+from podium.planning.balancing.interface import Assignment, AssignmentSpec
 from podium.planning.batch_plan import Capacity, TrainingOrder, capacity_for, fit_to_capacity, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -98,7 +98,7 @@ def order_of(strategy: str, overflow: float | None, **changed: object) -> Traini
         seed=3,
         strategy=strategy,
         global_batch_size=32,
-        deal=Deal(4, 4, **changed),  # type: ignore[arg-type]
+        spec=AssignmentSpec(4, 4, **changed),  # type: ignore[arg-type]
         accumulation_steps=1,
         capacity_overflow=overflow,
     )
@@ -158,7 +158,7 @@ def test_run_with_capacity_has_one_shape(
         seed=4,
         strategy="random",
         global_batch_size=8,
-        deal=Deal(2, 2),
+        spec=AssignmentSpec(2, 2),
         accumulation_steps=1,
         capacity_overflow=0.3,
     )

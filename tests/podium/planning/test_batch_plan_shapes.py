@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -18,7 +18,13 @@ def test_run_shapes_are_exactly_those_of_the_batches(
 ) -> None:
     store = make_store(np.random.default_rng(1).integers(5, 90, 64))
     order = TrainingOrder(
-        store, seed=3, strategy=strategy, global_batch_size=8, deal=Deal(2, 2), accumulation_steps=2, shape_step=32
+        store,
+        seed=3,
+        strategy=strategy,
+        global_batch_size=8,
+        spec=AssignmentSpec(2, 2),
+        accumulation_steps=2,
+        shape_step=32,
     )
     shapes = run_shapes(order, rank, 20)  # into the third epoch
     met: dict[int, int] = {}

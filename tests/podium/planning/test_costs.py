@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from podium.config.load import load_system
 from podium.core.errors import UsageError
-from podium.planning.costs import TERMS, StepCosts, differing, fit, load_costs, save_costs
+from podium.planning.costs import TERMS, StepCosts, find_differences, fit, load_costs, save_costs
 
 COSTS = StepCosts(step=3e-3, token=2e-6, pair=1e-9, masked=5e-6, sequence=1e-5)
 
@@ -129,13 +129,13 @@ MEASURED: dict[str, Any] = {
     ],
 )
 def test_differences_are_listed(settings: list[str], others: list[str], doubts: list[str]) -> None:
-    assert differing(load_system("laptop", settings=settings), MEASURED) == (others, doubts)
+    assert find_differences(load_system("laptop", settings=settings), MEASURED) == (others, doubts)
 
 
 def test_any_gpu_name_counts_as_cuda() -> None:
-    others, _ = differing(load_system("h200_1x"), {"device": "NVIDIA H200", "layers": 24, "hidden": 1024})
+    others, _ = find_differences(load_system("h200_1x"), {"device": "NVIDIA H200", "layers": 24, "hidden": 1024})
     assert others == []
 
 
 def test_missing_keys_are_no_differences() -> None:
-    assert differing(load_system("laptop"), {}) == ([], [])
+    assert find_differences(load_system("laptop"), {}) == ([], [])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from podium.core.errors import UsageError
 from podium.planning import samplers as module
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from podium.planning.samplers import (
     Phase,
@@ -142,15 +142,13 @@ def test_counts_that_do_not_match_the_data_are_an_error(counts: list[int]) -> No
 
 
 @pytest.mark.parametrize(("accumulation", "of_first"), [(1, None), (2, None), (4, 1), (1, 2)])
-def test_without_balancing_a_rank_trains_on_its_own_part_of_the_phase_s_store_alone(
-    accumulation: int, of_first: int | None
-) -> None:
+def test_unbalanced_rank_trains_only_on_its_part_of_the_phase(accumulation: int, of_first: int | None) -> None:
     order = TrainingOrder(
         Index(JOINED),
         seed=3,
         strategy="padded",
         global_batch_size=24,
-        deal=Deal(3, 3),
+        spec=AssignmentSpec(3, 3),
         accumulation_steps=accumulation,
         shards="per_rank",
         phases=two_phases(48, of_first),
@@ -179,7 +177,7 @@ def test_strategies_without_strata_balance_both_phases(strategy: str) -> None:
         seed=3,
         strategy=strategy,
         global_batch_size=24,
-        deal=Deal(3, 3),
+        spec=AssignmentSpec(3, 3),
         accumulation_steps=2,
         phases=two_phases(48, 1),
     )
@@ -195,7 +193,7 @@ def test_strategies_without_strata_balance_both_phases(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["exchanged", "indexed", "padded"])
 def test_batch_has_the_drawing_positions_of_its_samples(strategy: str) -> None:
     order = TrainingOrder(
-        Index(MIXED), seed=3, strategy=strategy, global_batch_size=24, deal=Deal(3, 3), accumulation_steps=2
+        Index(MIXED), seed=3, strategy=strategy, global_batch_size=24, spec=AssignmentSpec(3, 3), accumulation_steps=2
     )
     for step in (0, 5):
         whole = order.global_batch(step)

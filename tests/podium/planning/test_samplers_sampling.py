@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podium.core.errors import UsageError
-from podium.planning.samplers import Sampler, StratifiedSampler, shares, stratum_bounds
+from podium.planning.samplers import Sampler, StratifiedSampler, apportion, stratum_bounds
 
 SIZES = [1, 2, 3, 4, 5, *(2**n + d for n in (3, 4, 5, 8, 10, 13, 16) for d in (-1, 0, 1)), 100_000]
 
@@ -164,12 +164,12 @@ def test_strata_are_quarters_of_the_longest_length() -> None:
     ],
 )
 def test_shares_go_to_the_largest_remainders(sizes: list[int], places: int, counts: list[int]) -> None:
-    assert shares(np.array(sizes), places).tolist() == counts
+    assert apportion(np.array(sizes), places).tolist() == counts
 
 
 @given(st.lists(st.integers(0, 10**8), min_size=1, max_size=6).filter(any), st.integers(1, 4096))
 def test_shares_are_whole_and_within_one_of_proportional(sizes: list[int], places: int) -> None:
-    counts = shares(np.array(sizes), places)
+    counts = apportion(np.array(sizes), places)
     assert counts.sum() == places
     assert (np.abs(counts - np.array(sizes) * places / sum(sizes)) < 1 + 1e-9).all()
     assert not counts[np.array(sizes) == 0].any()

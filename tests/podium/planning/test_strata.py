@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.bert.length_index import StoredLengths
 from podium.planning.balancing.indexed import _stable_argsort
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from podium.planning.samplers import StratifiedSampler, stratum_bounds
 from podium.planning.strata import Strata
@@ -56,7 +56,7 @@ def test_index_entries_are_scanned_without_a_copy(longest: int, masked: int) -> 
 def test_stratified_order_shares_memory_with_the_index() -> None:
     index = StoredLengths.of(ARRANGED["mixed"](5000), np.ones(5000, dtype=np.int64), 512, 76)
     order = TrainingOrder(
-        index, seed=0, strategy="presorted", global_batch_size=64, deal=Deal(4, 2), accumulation_steps=1
+        index, seed=0, strategy="presorted", global_batch_size=64, spec=AssignmentSpec(4, 2), accumulation_steps=1
     )
     assert isinstance(order.sampler, StratifiedSampler)
     assert np.shares_memory(order.sampler._strata._values, index.entries)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.bert.sizes import SIZES
-from implementations.pytorch.model.bert import BertForPreTraining, Making
-from podium.planning.tensor_partition import LEAST_SHARED, owners
+from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
+from podium.planning.tensor_partition import MIN_SHARDED_SIZE, owners
 
 
 @given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=60), ranks=st.integers(1, 20))
@@ -20,8 +20,10 @@ def test_owners_are_even(sizes: list[int], ranks: int) -> None:
 
 def test_large_bert_is_partitioned_evenly_up_to_its_embedding() -> None:
     with torch.device("meta"):
-        model = BertForPreTraining(SIZES["large"], 30_522, dropout_probability=0.0, making=Making(attention="padded"))
-    sizes = [p.numel() for p in model.parameters() if p.numel() >= LEAST_SHARED]
+        model = BertForPreTraining(
+            SIZES["large"], 30_522, dropout_probability=0.0, model_options=ModelOptions(attention="padded")
+        )
+    sizes = [p.numel() for p in model.parameters() if p.numel() >= MIN_SHARDED_SIZE]
     small = sum(p.numel() for p in model.parameters()) - sum(sizes)
     assert small < 0.002 * sum(sizes)
     for ranks, most in ((8, 1.02 / 8), (256, 31_254_528 / sum(sizes))):

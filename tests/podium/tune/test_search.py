@@ -40,7 +40,7 @@ def run_search(
     return finished_trials(open_study(folder, space)), reported
 
 
-def test_trials_are_made_and_nothing_else(
+def test_search_runs_exactly_its_trials(
     trainings: FakeTrainings, tmp_path: Path, space: SearchSpace, base: RunConfig
 ) -> None:
     folder = tmp_path / "search"

@@ -26,7 +26,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use temporary folders for runs and data, and a small part of the embedded text."""
     monkeypatch.setattr("podium.tune.tune.RUNS", tmp_path / "runs")
     monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
-    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 2)
+    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_PER_PART", 2)
     monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
     monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podium.planning.balancing.interface import Assignment, Deal, max_over_mean_lower_bound
+from podium.planning.balancing.interface import Assignment, AssignmentSpec, max_over_mean_lower_bound
 from podium.planning.balancing.strategies import assign
 
 
@@ -40,7 +40,7 @@ def test_loads_are_sums_and_0_for_empty_parts() -> None:
 
 
 def test_sequence_cost_is_the_sum_of_tokens_pairs_and_constant() -> None:
-    costs = Deal(1, 1, pair_cost=0.5, sequence_cost=3).costs(np.array([1, 10, 500], dtype=np.uint16))
+    costs = AssignmentSpec(1, 1, pair_cost=0.5, sequence_cost=3).costs(np.array([1, 10, 500], dtype=np.uint16))
     assert costs.tolist() == [1 + 0.5 + 3, 10 + 50 + 3, 500 + 125_000 + 3]
 
 
@@ -59,7 +59,7 @@ def test_sequence_cost_is_the_sum_of_tokens_pairs_and_constant() -> None:
 )
 def test_invalid_specification_is_an_error(wrong: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Deal(**wrong)  # type: ignore[arg-type]
+        AssignmentSpec(**wrong)  # type: ignore[arg-type]
 
 
 def best_of_all(values: list[int], parts: int, counts: str) -> float:
@@ -80,7 +80,7 @@ def test_no_assignment_is_below_the_lower_bound(
     sizes = {2: [2, 4, 6, 8], 3: [3, 6]}[parts]
     count = data.draw(st.sampled_from(sizes))
     values = data.draw(st.lists(st.integers(1, 20), min_size=count, max_size=count))
-    bound = max_over_mean_lower_bound(np.array(sorted(values, reverse=True)), Deal(parts, 1, counts=counts))
+    bound = max_over_mean_lower_bound(np.array(sorted(values, reverse=True)), AssignmentSpec(parts, 1, counts=counts))
     assert 1 <= bound <= best_of_all(values, parts, counts) * (1 + 1e-12)
 
 
@@ -99,8 +99,8 @@ def test_no_assignment_is_below_the_lower_bound(
     ],
 )
 def test_lower_bound_of_known_values(values: list[int], parts: int, counts: str, bound: float) -> None:
-    deal = Deal(parts, 1, counts="equal" if counts == "equal" else "free")
-    assert max_over_mean_lower_bound(np.array(values), deal) == pytest.approx(bound, rel=1e-12)
+    spec = AssignmentSpec(parts, 1, counts="equal" if counts == "equal" else "free")
+    assert max_over_mean_lower_bound(np.array(values), spec) == pytest.approx(bound, rel=1e-12)
 
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=30))
@@ -108,6 +108,6 @@ def test_lower_bound_of_known_values(values: list[int], parts: int, counts: str,
 def test_lower_bound_of_two_per_part_is_reached_by_a_snake(half: list[int]) -> None:
     lengths = np.array(half + half[::-1])
     lengths[::3] = 1
-    tokens = assign("exchanged", lengths, Deal(len(half), 1, scan="snake")).loads(lengths)
-    bound = max_over_mean_lower_bound(np.sort(lengths)[::-1], Deal(len(half), 1))
+    tokens = assign("exchanged", lengths, AssignmentSpec(len(half), 1, scan="snake")).loads(lengths)
+    bound = max_over_mean_lower_bound(np.sort(lengths)[::-1], AssignmentSpec(len(half), 1))
     assert tokens.max() / tokens.mean() == pytest.approx(bound, rel=1e-12)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from podium.planning.balancing.interface import Assignment, Deal
+from podium.planning.balancing.interface import Assignment, AssignmentSpec
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.samplers import Order, Sampler, StratifiedSampler
 
@@ -54,16 +54,16 @@ def test_every_position_is_assigned_once(
     longest: int,
     seed: int,
 ) -> None:
-    deal = Deal(nodes * per_node, per_node, PAIR_COST, sequence_cost=2.0, counts=counts)
-    parts = deal.parts * accumulation
-    equal = STRATEGIES[strategy].has_equal_counts(deal)
+    spec = AssignmentSpec(nodes * per_node, per_node, PAIR_COST, sequence_cost=2.0, counts=counts)
+    parts = spec.parts * accumulation
+    equal = STRATEGIES[strategy].has_equal_counts(spec)
     count = parts * micro_batch + (0 if equal else extra)
     lengths = np.random.default_rng(seed).integers(1, longest + 1, count).astype(np.uint16)
-    assignment = assign(strategy, lengths, deal, accumulation)
+    assignment = assign(strategy, lengths, spec, accumulation)
     assert is_whole(assignment, count, parts)
     if equal:
         assert set(assignment.counts.tolist()) == {micro_batch}
-    again = assign(strategy, lengths.copy(), deal, accumulation)
+    again = assign(strategy, lengths.copy(), spec, accumulation)
     assert np.array_equal(again.order, assignment.order)
     assert np.array_equal(again.starts, assignment.starts)
 
@@ -73,7 +73,7 @@ def test_every_position_is_assigned_once(
 def test_every_sample_is_assigned_once_per_epoch(strategy: str, accumulation: int) -> None:
     """997 samples in batches of 64: no epoch but the 64th ends with a batch. Any step can be computed alone."""
     lengths, batch, ranks = wikipedia(997), 64, 4
-    deal = Deal(ranks, 2, PAIR_COST)
+    spec = AssignmentSpec(ranks, 2, PAIR_COST)
 
     def order() -> Order:
         if STRATEGIES[strategy].strata:
@@ -82,7 +82,7 @@ def test_every_sample_is_assigned_once_per_epoch(strategy: str, accumulation: in
 
     def assigned(sampler: Order, step: int) -> tuple[np.ndarray, list[list[int]]]:
         drawn = sampler.samples(step * batch, batch)
-        assignment = assign(strategy, lengths[drawn], deal, accumulation)
+        assignment = assign(strategy, lengths[drawn], spec, accumulation)
         taken = drawn[assignment.order]
         return taken, [drawn[assignment.part(p)].tolist() for p in range(assignment.parts)]
 
@@ -110,47 +110,47 @@ def test_batch_that_cannot_be_split_evenly_is_an_error(
 ) -> None:
     message = f"batch of {batch} cannot be split evenly over {ranks} ranks × {accumulation}"
     with pytest.raises(ValueError, match=message):
-        assign(strategy, np.full(batch, 9, dtype=np.uint16), Deal(ranks, 1), accumulation)
+        assign(strategy, np.full(batch, 9, dtype=np.uint16), AssignmentSpec(ranks, 1), accumulation)
 
 
 @pytest.mark.parametrize("strategy", ["packed", "indexed"])
 def test_free_counts_need_one_sample_per_part(strategy: str) -> None:
-    deal = Deal(3, 3, counts="free")
-    assert is_whole(assign(strategy, np.full(6, 9, dtype=np.uint16), deal, 2), 6, 6)
+    spec = AssignmentSpec(3, 3, counts="free")
+    assert is_whole(assign(strategy, np.full(6, 9, dtype=np.uint16), spec, 2), 6, 6)
     with pytest.raises(ValueError, match="batch of 5 cannot be split over 3 ranks × 2"):
-        assign(strategy, np.full(5, 9, dtype=np.uint16), deal, 2)
+        assign(strategy, np.full(5, 9, dtype=np.uint16), spec, 2)
 
 
 @pytest.mark.parametrize("strategy", EVERY)
 def test_sample_without_tokens_is_an_error(strategy: str) -> None:
     with pytest.raises(ValueError, match="at least one token"):
-        assign(strategy, np.array([4, 0]), Deal(1, 1))
+        assign(strategy, np.array([4, 0]), AssignmentSpec(1, 1))
 
 
 @pytest.mark.parametrize("strategy", ["packed", "indexed"])
 @pytest.mark.parametrize("least", [2, 3])
 def test_every_part_has_the_minimum_count(strategy: str, least: int) -> None:
     lengths = np.array([512, 512, 512, *[3] * 30], dtype=np.uint16)
-    assignment = assign(strategy, lengths, Deal(4, 4, PAIR_COST, counts="free", min_samples=least))
+    assignment = assign(strategy, lengths, AssignmentSpec(4, 4, PAIR_COST, counts="free", min_samples=least))
     assert is_whole(assignment, 33, 4)
     assert int(assignment.counts.min()) >= least
 
 
 @pytest.mark.parametrize("strategy", ["random", "padded", "stratified"])
 def test_unsorted_strategies_keep_the_order_of_samples(strategy: str) -> None:
-    assignment = assign(strategy, np.arange(1, 13, dtype=np.uint16), Deal(2, 2), 3)
+    assignment = assign(strategy, np.arange(1, 13, dtype=np.uint16), AssignmentSpec(2, 2), 3)
     assert assignment.order.tolist() == list(range(12))
     assert assignment.starts.tolist() == [0, 2, 4, 6, 8, 10, 12]
 
 
 def test_micro_batches_are_assigned_within_their_rank() -> None:
     lengths = wikipedia(96)
-    deal = Deal(4, 2, PAIR_COST)
+    spec = AssignmentSpec(4, 2, PAIR_COST)
     for strategy in EVERY:
-        ranks, both = assign(strategy, lengths, deal), assign(strategy, lengths, deal, 2)
+        ranks, both = assign(strategy, lengths, spec), assign(strategy, lengths, spec, 2)
         for rank in range(4):
             mine = np.concatenate([both.part(2 * rank), both.part(2 * rank + 1)])
-            if STRATEGIES[strategy].has_equal_counts(deal):
+            if STRATEGIES[strategy].has_equal_counts(spec):
                 assert sorted(mine.tolist()) == sorted(ranks.part(rank).tolist())
             else:
                 assert len(both.part(2 * rank)) >= 1
@@ -164,7 +164,7 @@ def test_strata_make_local_batches_of_fixed_counts() -> None:
     sampler = StratifiedSampler(lengths, batch=16, seed=1, max_length=512)
     drawn = sampler.samples(3 * 512, 512)
     for accumulation in (1, 4):
-        assignment = assign("stratified", lengths[drawn], Deal(32 // accumulation, 8), accumulation)
+        assignment = assign("stratified", lengths[drawn], AssignmentSpec(32 // accumulation, 8), accumulation)
         for part in range(32):
             taken = (lengths[drawn[assignment.part(part)]].astype(np.int64) - 1) // 128
             assert np.bincount(taken, minlength=4).tolist() == sampler.counts.tolist()
@@ -182,19 +182,19 @@ def test_strategy_table() -> None:
 
 
 def test_bytes_per_step_are_those_of_an_all_gather() -> None:
-    lengths, deal = np.array([100, 512, 1, 20], dtype=np.uint16), Deal(4, 2)
+    lengths, spec = np.array([100, 512, 1, 20], dtype=np.uint16), AssignmentSpec(4, 2)
     one_copy = (200 + 4 * 15 + 3) + (1024 + 4 * 76 + 3) + (2 + 4 + 3) + (40 + 4 * 3 + 3)
-    assert STRATEGIES["exchanged"].bytes_per_step(lengths, deal) == one_copy / 4 * 3
-    assert STRATEGIES["presorted"].bytes_per_step(lengths, deal) == one_copy / 4
-    assert STRATEGIES["indexed"].bytes_per_step(lengths, deal) == 0
+    assert STRATEGIES["exchanged"].bytes_per_step(lengths, spec) == one_copy / 4 * 3
+    assert STRATEGIES["presorted"].bytes_per_step(lengths, spec) == one_copy / 4
+    assert STRATEGIES["indexed"].bytes_per_step(lengths, spec) == 0
 
 
 @pytest.mark.parametrize("counts", ["equal", "free"])
 def test_micro_batches_do_not_change_the_balance_of_ranks(counts: Literal["equal", "free"]) -> None:
     """A rank's micro-batches have equal numbers of samples, to within one."""
     lengths = np.random.default_rng(2).integers(5, 513, 64 * 16)
-    deal = Deal(64, 8, pair_cost=1e-4, counts=counts)
-    once, split = (assign("indexed", lengths, deal, steps) for steps in (1, 4))
+    spec = AssignmentSpec(64, 8, pair_cost=1e-4, counts=counts)
+    once, split = (assign("indexed", lengths, spec, steps) for steps in (1, 4))
     assert np.array_equal(split.loads(lengths).reshape(64, 4).sum(axis=1), once.loads(lengths))
     numbers = split.counts.reshape(64, 4)
     assert (numbers.max(axis=1) - numbers.min(axis=1) <= 1).all()
