@@ -49,7 +49,7 @@ def print_balance(console: Console, cluster: Cluster, report: Mapping[str, Any])
         console.print(f"{name} is impossible here: {why}", highlight=False)
     if any(row["bytes_per_step"] for row in strategies.values()):
         console.print(
-            "sent: bytes that a rank sends per step if each rank stores different shards; Podium's loader sends none"
+            "sent: bytes that a rank sends per step if each rank stores different shards; Podium's own loader sends none"
         )
 
 

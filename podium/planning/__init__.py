@@ -1,1 +1,1 @@
-"""What needs no torch: sampling, balancing, packing, step costs and prediction."""
+"""Planning of a run without torch: sampling, balancing, packing, step costs and prediction."""

@@ -1,33 +1,42 @@
-"""Accelerators by the many names used in system descriptions, and their peak performance."""
+"""Table of accelerators: the names that system descriptions use for them, and their peak performance."""
 
 import re
 from dataclasses import dataclass
 
-LONGEST_NAME = 200  # characters of a description's name that are looked at
+MAX_NAME_LENGTH = 200  # characters of a description's name that are matched: bounds the time of the patterns
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A kind of accelerator; memory sizes and power limits do not tell kinds apart."""
+    """A model of accelerator with its peak performance in operations a second.
+
+    Variants that differ only in memory size or power limit are one model.
+    """
 
     name: str
-    # Dense bf16 operations a second (fp16 where there is no bf16), a multiplication and an addition being two, as its
-    # maker states them without boost or sparsity; None where none are stated.
+    # Dense bf16 operations a second (fp16 where the accelerator has no bf16); a fused multiply-add counts as two. The
+    # manufacturer's figure without boost or sparsity; None where none is published.
     peak_flops: float | None
-    # The same of fp32 without and with TF32 (None: not stated, or there is none), and of fp8.
+    # The same for fp32 without and with TF32, and for fp8. None: not published, or not supported.
     fp32_flops: float | None = None
     tf32_flops: float | None = None
     fp8_flops: float | None = None
-    compute_capability: tuple[int, int] | None = None  # of NVIDIA's GPUs: what instructions they have
+    compute_capability: tuple[int, int] | None = (
+        None  # of NVIDIA GPUs alone: it decides the instructions that are available
+    )
 
 
-def accelerator_named(text: str) -> Accelerator | None:
-    """The accelerator that a description names so, such as `NVIDIA A100-SXM4-80GB (400W)`; None for one not known."""
-    named = text[:LONGEST_NAME]
+def find_accelerator(text: str) -> Accelerator | None:
+    """Return the accelerator that a description's name refers to, such as `NVIDIA A100-SXM4-80GB (400W)`.
+
+    None if no pattern of the table matches.
+    """
+    named = text[:MAX_NAME_LENGTH]
     return next((kind for pattern, kind in _KINDS if pattern.search(named)), None)
 
 
-# Pattern, name, peak in teraFLOP/s; the first pattern that is found in a name counts. Sources: makers' data sheets.
+# Pattern, name, peak in teraFLOP/s. The first pattern that matches counts: specific ones stand before general ones.
+# Sources: the manufacturers' data sheets.
 _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"V100.*PCI", "NVIDIA V100 PCIe", 112),
     (r"V100.*SXM", "NVIDIA V100 SXM", 125),
@@ -74,9 +83,9 @@ _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"Gaudi|HL-?205", "Habana Gaudi", None),
     (r"Ascend\W?910", "Huawei Ascend 910", 256),
 )
-# Peaks of other precisions in teraFLOP/s: fp32 without TF32, TF32, fp8; None where a data sheet states none, or states
-# it for another kind of product. Dense, which is half of what data sheets state with sparsity.
-_OTHERS: dict[str, tuple[float | None, float | None, float | None]] = {
+# Peaks of other precisions in teraFLOP/s: fp32 without TF32, TF32, fp8; None where the data sheet has no figure for
+# this product. Dense figures: half of those that data sheets give with sparsity.
+_OTHER_PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     "NVIDIA V100 PCIe": (14, None, None),
     "NVIDIA V100 SXM": (15.7, None, None),
     "NVIDIA T4": (8.1, None, None),
@@ -97,7 +106,7 @@ _OTHERS: dict[str, tuple[float | None, float | None, float | None]] = {
     "AMD MI300X": (163.4, 653.7, 2614.9),
     "AMD MI325X": (163.4, 653.7, 2614.9),
 }
-# NVIDIA's compute capabilities, which also say what PyTorch's kernels run on. Source: NVIDIA's list of CUDA GPUs.
+# NVIDIA's compute capabilities, which also decide which of PyTorch's kernels can run. Source: NVIDIA, "CUDA GPUs".
 _CAPABILITIES: dict[tuple[int, int], tuple[str, ...]] = {
     (7, 0): ("V100 PCIe", "V100 SXM", "V100"),
     (7, 5): ("T4",),
@@ -111,13 +120,13 @@ _CAPABILITIES: dict[tuple[int, int], tuple[str, ...]] = {
 _CAPABILITY_OF = {f"NVIDIA {name}": capability for capability, names in _CAPABILITIES.items() for name in names}
 
 
-def _tera(peak: float | None) -> float | None:
+def _from_tera(peak: float | None) -> float | None:
     return None if peak is None else peak * 1e12
 
 
-def _kind(name: str, peak: float | None) -> Accelerator:
-    fp32, tf32, fp8 = map(_tera, _OTHERS.get(name, (None, None, None)))
-    return Accelerator(name, _tera(peak), fp32, tf32, fp8, _CAPABILITY_OF.get(name))
+def _build_accelerator(name: str, peak: float | None) -> Accelerator:
+    fp32, tf32, fp8 = map(_from_tera, _OTHER_PEAKS.get(name, (None, None, None)))
+    return Accelerator(name, _from_tera(peak), fp32, tf32, fp8, _CAPABILITY_OF.get(name))
 
 
-_KINDS = tuple((re.compile(pattern, re.IGNORECASE), _kind(name, peak)) for pattern, name, peak in _TABLE)
+_KINDS = tuple((re.compile(pattern, re.IGNORECASE), _build_accelerator(name, peak)) for pattern, name, peak in _TABLE)

@@ -1,9 +1,9 @@
 """The batch plan: which samples each rank takes in each step of a run, from the length index alone.
 
-- Capacity: one shape for all micro-batches of a run, which a given share of the steps may exceed. What does not fit
-  goes to another micro-batch that has room, and where none has, to the next step. No sequence is cut off or left out.
-- Shapes: every shape that a rank's batches take, known before the run starts, so that what a shape costs once (a CUDA
-  graph is captured, libraries prepare their kernels) is done before the clock starts.
+- Capacity: one shape for all micro-batches of a run, which a given share of the steps may exceed. A sequence that does
+  not fit moves to another micro-batch with room, or else to the next step. No sequence is truncated or dropped.
+- Shapes: every shape of a rank's batches is known before the run starts, so that the one-time work for a shape (capture
+  of a CUDA graph, preparation of kernels by libraries) is done before the clock starts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ import numpy as np
 
 from benchmarks.bert.length_index import Counts
 from podium.core.errors import UsageError
-from podium.planning.balancing.interface import Assignment, Deal, offsets_of
+from podium.planning.balancing.interface import Assignment, AssignmentSpec, offsets_of
 from podium.planning.balancing.strategies import STRATEGIES, assign
-from podium.planning.samplers import Order, Phase, StratifiedSampler, drawing_order, first_samples, phase_of
+from podium.planning.samplers import Order, Phase, StratifiedSampler, build_order, first_samples, phase_of
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Slots of a micro-batch. One token slot stays free: sequences that are not there begin in it."""
+    """Slots of a micro-batch. One token slot stays free: the offsets of absent sequences point to it."""
 
     tokens: int
     masked: int
@@ -32,25 +32,25 @@ class Capacity:
 
     @property
     def limits(self) -> np.ndarray:
-        """[3] most tokens, masked tokens and sequences."""
+        """Maximum tokens, masked tokens and sequences: [3]."""
         return np.array([self.tokens - 1, self.masked, self.sequences])
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """An assignment within a capacity, of all samples but those that are left for the next step."""
+class FitResult:
+    """An assignment within a capacity, of all samples but those deferred to the next step."""
 
     assignment: Assignment
-    left: np.ndarray  # positions that no micro-batch has room for, in ascending order
-    moved: int  # sequences that another micro-batch has taken
+    deferred: np.ndarray  # positions of samples without room in any micro-batch, ascending
+    moved: int  # sequences that moved to another micro-batch
 
 
 def capacity_for(loads: np.ndarray, overflow: float, token_step: int) -> Capacity:
-    """A capacity that some micro-batch of a step exceeds with a probability of about `overflow`, in (0, 1), at most.
+    """Return a capacity that a step's micro-batches exceed with a probability of at most about `overflow`, in (0, 1).
 
-    `loads` [steps, 3]: tokens, masked tokens and sequences of the fullest micro-batch of some steps, each taken as
-    normally distributed. Tokens and masked tokens exceed it together; where numbers of sequences vary too, either has
-    half of the probability. Token slots are rounded up to `token_step`, masked slots to an eighth of it.
+    `loads` [steps, 3]: tokens, masked tokens and sequences of the fullest micro-batch in each of some steps, taken as
+    normally distributed. Tokens and masked tokens are assumed to exceed it together; where numbers of sequences vary
+    too, each cause has half of the probability. Token slots are rounded up to `token_step`, masked slots to an eighth.
     """
     causes = 2 if loads[:, 2].std() > 0 else 1
     deviations = NormalDist().inv_cdf(1 - overflow / causes)
@@ -59,45 +59,53 @@ def capacity_for(loads: np.ndarray, overflow: float, token_step: int) -> Capacit
     return Capacity(round_up(tokens + 1, token_step), round_up(masked, masked_step), sequences + 1)
 
 
-def fit_in(assignment: Assignment, sizes: np.ndarray, late: int, capacity: Capacity) -> Fitted:
-    """Keep every part within the capacity.
+def fit_to_capacity(assignment: Assignment, sizes: np.ndarray, carried_over: int, capacity: Capacity) -> FitResult:
+    """Move samples between parts, or defer them, so that every part is within the capacity.
 
-    `sizes` [3, samples] are tokens, masked tokens and 1 of each sample, none beyond the limits itself. The last `late`
-    samples are in no part yet: those that the step before has left. A part that exceeds the capacity gives up its
-    shortest sequence that makes it fit, or else its longest, and so on. Those and the late ones, the late ones first
-    and then the longest, go to the part that has most room for tokens among those that have room at all.
+    `sizes` [3, samples] has the tokens, the masked tokens and a 1 for each sample; none alone exceeds the limits. The
+    last `carried_over` samples are in no part yet: the step before has deferred them. A part that exceeds the capacity
+    gives up its shortest sequence whose removal is sufficient, or else its longest, until it fits. Then the samples
+    carried over, and after them those given up, the longest first, are each placed in the part with most room for
+    tokens among those in which they fit.
     """
     limits = capacity.limits
     parts = [assignment.part(p).tolist() for p in range(assignment.parts)]
     loads = np.stack([assignment.loads(size[: len(assignment.order)]) for size in sizes])
-    given_up: list[int] = []
+    evicted: list[int] = []
     for p in np.flatnonzero((loads > limits[:, None]).any(axis=0)).tolist():
         while (excess := loads[:, p] - limits).max() > 0:
-            enough = [position for position in parts[p] if (sizes[:, position] >= excess).all()]
+            sufficient = [position for position in parts[p] if (sizes[:, position] >= excess).all()]
             tokens = sizes[0]
-            gone = min(enough, key=lambda x: (tokens[x], x)) if enough else max(parts[p], key=lambda x: (tokens[x], x))
-            parts[p].remove(gone)
-            given_up.append(gone)
-            loads[:, p] -= sizes[:, gone]
-    first_late = sizes.shape[1] - late
-    homeless = [*range(first_late, first_late + late), *sorted(given_up, key=lambda x: (-sizes[0][x], x))]
-    left: list[int] = []
-    for position in homeless:
+            removed = (
+                min(sufficient, key=lambda x: (tokens[x], x))
+                if sufficient
+                else max(parts[p], key=lambda x: (tokens[x], x))
+            )
+            parts[p].remove(removed)
+            evicted.append(removed)
+            loads[:, p] -= sizes[:, removed]
+    first_carried_over = sizes.shape[1] - carried_over
+    unplaced = [
+        *range(first_carried_over, first_carried_over + carried_over),
+        *sorted(evicted, key=lambda x: (-sizes[0][x], x)),
+    ]
+    deferred: list[int] = []
+    for position in unplaced:
         fits = (loads + sizes[:, position, None] <= limits[:, None]).all(axis=0)
         if not fits.any():
-            left.append(position)
+            deferred.append(position)
             continue
         p = int(np.where(fits, limits[0] - loads[0], -1).argmax())
         parts[p].append(position)
         loads[:, p] += sizes[:, position]
-    if not homeless:
-        return Fitted(assignment, np.empty(0, dtype=np.int64), 0)
-    fitted = Assignment.joined([np.array(part, dtype=np.int64) for part in parts])
-    return Fitted(fitted, np.array(sorted(left), dtype=np.int64), len(homeless) - len(left))
+    if not unplaced:
+        return FitResult(assignment, np.empty(0, dtype=np.int64), 0)
+    fitted = Assignment.from_parts([np.array(part, dtype=np.int64) for part in parts])
+    return FitResult(fitted, np.array(sorted(deferred), dtype=np.int64), len(unplaced) - len(deferred))
 
 
 class LengthIndex(Protocol):
-    """What is known of every sample without reading it."""
+    """Sizes of every sample, known without reading it."""
 
     @property
     def lengths(self) -> Counts:
@@ -114,18 +122,18 @@ class LengthIndex(Protocol):
 
 
 SHAPE_STEP = 64
-SHAPE_STEPS = {"cpu": SHAPE_STEP, "cuda": 512}  # token slots are rounded up to these: few shapes cost less
-# `collate`'s slot width, token slots, masked slots, attention widths and sequence slots.
+SHAPE_STEPS = {"cpu": SHAPE_STEP, "cuda": 512}  # token slots are rounded up to these, for few shapes
+# Arguments of `collate`: slot width, token slots, masked slots, attention widths and sequence slots.
 Layout = tuple[int | None, int, int, Sequence[int] | None, int | None]
-DRAWN_SAMPLES = 4096  # samples that are drawn at once, if they are not a single step's
+SAMPLES_PER_DRAW = 4096  # in whole steps; a larger step is drawn alone
 CAPACITY_STEPS = 200  # steps that a capacity is derived from
 
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """One step's samples over all ranks, as every rank knows them without reading or asking.
+    """One step's samples over all ranks. Every rank computes it without reading samples or communication.
 
-    Samples lie micro-batch by micro-batch, those of rank 0 first; micro-batches may be of unequal size.
+    Samples are ordered by micro-batch, those of rank 0 first; micro-batches may be of unequal size.
     """
 
     first_sample: int
@@ -134,9 +142,8 @@ class GlobalBatch:
     masked_counts: np.ndarray  # masked tokens of each sample, int64 [samples]
     starts: np.ndarray  # micro-batch a of rank r starts at starts[r · accumulation steps + a], int64 [… + 1]
     micro_batch_slots: np.ndarray  # token slots [ranks, accumulation steps], padding included
-    moved: int = 0  # sequences that did not fit where they were dealt to, in this step or the one before
-    # The place of each sample in the order in which the step's samples were drawn, int64 [samples]; empty where they
-    # were not drawn.
+    moved: int = 0  # sequences moved since they did not fit in their micro-batch, of this step or the one before
+    # Position of each sample in the order of drawing within the step, int64 [samples]; empty if they were not drawn.
     positions: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
@@ -163,20 +170,20 @@ class GlobalBatch:
 
     @cached_property
     def max_over_mean_tokens(self) -> float:
-        """Tokens of the busiest rank over the mean rank's."""
+        """Tokens of the busiest rank divided by the mean over ranks."""
         ranks, accumulation_steps = self.micro_batch_slots.shape
         ends = offsets_of(self.lengths)[self.starts[::accumulation_steps]]
         return float(np.diff(ends).max() * ranks / self.tokens)
 
     def micro_batches(self, rank: int) -> list[slice]:
-        """Where each of a rank's micro-batches lies in the arrays above."""
+        """Slices of the arrays above for a rank's micro-batches."""
         steps = self.micro_batch_slots.shape[1]
         bounds = self.starts[rank * steps : (rank + 1) * steps + 1].tolist()
         return [slice(first, last) for first, last in pairwise(bounds)]
 
 
 class TrainingOrder:
-    """Which samples each rank takes in each step: sampling and balancing, from the length index alone."""
+    """Sampling and balancing of a run: the samples of each rank in each step, from the length index alone."""
 
     def __init__(
         self,
@@ -185,7 +192,7 @@ class TrainingOrder:
         seed: int,
         strategy: str,
         global_batch_size: int,
-        deal: Deal,
+        spec: AssignmentSpec,
         accumulation_steps: int,
         shape_step: int = SHAPE_STEP,
         attention_widths: Sequence[int] | None = None,
@@ -196,25 +203,23 @@ class TrainingOrder:
     ) -> None:
         """With `capacity_overflow` all micro-batches have one shape, which this share of the steps exceeds.
 
-        `shards` and `phases` are those of `drawing_order`, and a phase's `accumulation_steps` replace the run's;
-        `strata_counts` are slots of a micro-batch for each stratum
-        of a stratified strategy, which has neither shards nor phases.
-
-        Raises UsageError where the attention widths do not reach the longest sequence, and for data that shards, phases
-        or strata do not go with.
+        `shards` and `phases` are as in `build_order`; a phase's `accumulation_steps` replace the run's. `strata_counts`
+        are the slots of each stratum in a micro-batch, for a stratified strategy, which supports neither shards nor
+        phases. Raises UsageError where the attention widths do not cover the longest sequence, and where the dataset
+        does not fit the shards, phases or strata.
         """
         if attention_widths is not None and max(attention_widths) < store.max_sequence_length:
             raise UsageError(
-                f"attention_widths: found up to {max(attention_widths)}, allowed is no less than the "
-                f"{store.max_sequence_length} tokens of the longest sequence"
+                f"attention_widths: found up to {max(attention_widths)}, but the longest sequence has "
+                f"{store.max_sequence_length} tokens; the largest width must not be less"
             )
         self.store, self.shape_step, self.attention_widths = store, shape_step, attention_widths
         self.strategy, self.global_batch_size = strategy, global_batch_size
-        self.deal, self.accumulation_steps = deal, accumulation_steps
-        self.pads = STRATEGIES[strategy].pads  # every sequence to the greatest length of its phase
+        self.spec, self.accumulation_steps = spec, accumulation_steps
+        self.pads = STRATEGIES[strategy].pads  # every sequence to the maximum length of its phase
         self.phases = [*phases] or [Phase(store.max_sequence_length, None)]
         self._phase_firsts = first_samples(self.phases, global_batch_size)
-        local_batch = global_batch_size // deal.parts
+        local_batch = global_batch_size // spec.parts
         self.sampler: Order
         if STRATEGIES[strategy].strata:
             assert shards == "shared" and not phases, "strata are drawn from the whole dataset"
@@ -226,38 +231,38 @@ class TrainingOrder:
                 counts=strata_counts,
             )
         else:
-            self.sampler = drawing_order(
-                len(store), seed=seed, ranks=deal.parts, local_batch=local_batch, shards=shards, phases=phases
+            self.sampler = build_order(
+                len(store), seed=seed, ranks=spec.parts, local_batch=local_batch, shards=shards, phases=phases
             )
         self._block: tuple[int, np.ndarray] = (-1, np.empty((0, 0), dtype=np.int64))
         self.capacity: Capacity | None = None
-        self._late = [np.empty(0, dtype=np.int64)]  # dataset indices that come into each step, as far as they are known
+        self._deferred = [np.empty(0, dtype=np.int64)]  # dataset indices deferred into each step so far
         if capacity_overflow is not None:
-            fullest = [self._fullest(self.global_batch(step)) for step in range(CAPACITY_STEPS)]
+            fullest = [self._max_loads(self.global_batch(step)) for step in range(CAPACITY_STEPS)]
             self.capacity = capacity_for(np.array(fullest), capacity_overflow, shape_step)
 
     @property
     def ranks(self) -> int:
-        return self.deal.parts
+        return self.spec.parts
 
     def global_batch(self, step: int) -> GlobalBatch:
-        """The samples of a step, counted from 0, and who takes them."""
+        """Return the samples of step number `step`, from 0, and their assignment to ranks and micro-batches."""
         first = step * self.global_batch_size
-        drawn = self._drawn(step)
-        # of the samples in the order in which they were drawn: looked up once, as they lie all over the index
-        lengths, masked_counts = self._counts_of(drawn)
+        drawn = self._draw_step(step)
+        # Looked up in the order of drawing, and once: the entries are at random places of a memory-mapped index.
+        lengths, masked_counts = self._look_up_counts(drawn)
         accumulation_steps = self._phase(first).accumulation_steps or self.accumulation_steps
-        assignment = assign(self.strategy, lengths, self.deal, accumulation_steps)
+        assignment = assign(self.strategy, lengths, self.spec, accumulation_steps)
         moved = 0
         if self.capacity is not None:
-            late = self._late_into(step)
-            drawn = np.concatenate([drawn, late])
-            lengths, masked_counts = self._counts_of(drawn)
+            carried_over = self._deferred_into(step)
+            drawn = np.concatenate([drawn, carried_over])
+            lengths, masked_counts = self._look_up_counts(drawn)
             sizes = np.stack([lengths, masked_counts, np.ones_like(drawn)])
-            fitted = fit_in(assignment, sizes, len(late), self.capacity)
+            fitted = fit_to_capacity(assignment, sizes, len(carried_over), self.capacity)
             assignment, moved = fitted.assignment, fitted.moved
-            if step == len(self._late) - 1:
-                self._late.append(drawn[fitted.left])
+            if step == len(self._deferred) - 1:
+                self._deferred.append(drawn[fitted.deferred])
         slots = self._slots(first, lengths, assignment)
         order = assignment.order
         return GlobalBatch(
@@ -271,15 +276,17 @@ class TrainingOrder:
             positions=order,
         )
 
-    def _counts_of(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _look_up_counts(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens and masked tokens of samples, int64 of the shape of their dataset indices."""
         lengths, masked_counts = self.store.lengths[indices], self.store.masked_counts[indices]
         return lengths.astype(np.int64), masked_counts.astype(np.int64)
 
-    def _drawn(self, step: int) -> np.ndarray:
-        """Dataset indices of a step's own samples. Many steps are drawn at once, since a draw costs little beside its
-        call, and the last ones are kept."""
-        steps = max(1, DRAWN_SAMPLES // self.global_batch_size)
+    def _draw_step(self, step: int) -> np.ndarray:
+        """Dataset indices of a step's samples, without deferred ones.
+
+        Several steps are drawn at once, since a call costs more than its samples; the last block is cached.
+        """
+        steps = max(1, SAMPLES_PER_DRAW // self.global_batch_size)
         number, samples = self._block
         if number != step // steps:
             number, size = step // steps, steps * self.global_batch_size
@@ -288,31 +295,31 @@ class TrainingOrder:
         drawn: np.ndarray = samples[step - number * steps]
         return drawn
 
-    def _late_into(self, step: int) -> np.ndarray:
-        """Dataset indices that the step before has left.
+    def _deferred_into(self, step: int) -> np.ndarray:
+        """Dataset indices that the step before has deferred.
 
-        It depends on all steps before, which are dealt out once; a run that begins at a later step does so first.
+        They depend on all earlier steps, each of which is assigned once; a resumed run first does so for all of them.
         """
-        for before in range(len(self._late) - 1, step):
+        for before in range(len(self._deferred) - 1, step):
             self.global_batch(before)
-        return self._late[step]
+        return self._deferred[step]
 
-    def _fullest(self, whole: GlobalBatch) -> tuple[int, int, int]:
-        """Most tokens, masked tokens and sequences of a micro-batch."""
-        sums = (offsets_of(values) for values in (whole.lengths, whole.masked_counts))
-        tokens, masked = (int(np.diff(each[whole.starts]).max()) for each in sums)
-        return tokens, masked, int(np.diff(whole.starts).max())
+    def _max_loads(self, batch: GlobalBatch) -> tuple[int, int, int]:
+        """Maximum tokens, masked tokens and sequences of a micro-batch."""
+        sums = (offsets_of(values) for values in (batch.lengths, batch.masked_counts))
+        tokens, masked = (int(np.diff(each[batch.starts]).max()) for each in sums)
+        return tokens, masked, int(np.diff(batch.starts).max())
 
     def first_steps(self) -> list[int]:
-        """The step that each phase begins with."""
+        """First step of each phase."""
         return [first // self.global_batch_size for first in self._phase_firsts]
 
     def _phase(self, first_sample: int) -> Phase:
-        """The phase of the step that begins with this sample."""
+        """Phase of the step that begins with this sample number."""
         return self.phases[phase_of(self._phase_firsts, first_sample)]
 
     def width_at(self, first_sample: int) -> int | None:
-        """Slot width of every sequence of the step that begins with this sample, if its strategy pads."""
+        """Slot width of every sequence in the step that begins with this sample number; None without padding."""
         return self._phase(first_sample).max_sequence_length if self.pads else None
 
     def _slots(self, first_sample: int, lengths: np.ndarray, assignment: Assignment) -> np.ndarray:
@@ -320,55 +327,56 @@ class TrainingOrder:
         if self.capacity is not None:
             return np.full(assignment.parts, self.capacity.tokens)
         longest = self.width_at(first_sample) or self.store.max_sequence_length
-        slots = STRATEGIES[self.strategy].slots(lengths, assignment, self.deal, longest)
+        slots = STRATEGIES[self.strategy].slots(lengths, assignment, self.spec, longest)
         rounded: np.ndarray = -(-slots // self.shape_step) * self.shape_step
         return rounded
 
     def layouts(
-        self, whole: GlobalBatch, rank: int, masked_slots: Mapping[int, int] | None = None
+        self, batch: GlobalBatch, rank: int, masked_slots: Mapping[int, int] | None = None
     ) -> Iterator[tuple[slice, Layout]]:
-        """Where each of a rank's micro-batches lies in the global batch, and the arguments of `collate` beside samples.
+        """Yield for each of a rank's micro-batches its slice of the global batch and its arguments of `collate`.
 
-        `masked_slots` gives batches of so many token slots so many masked positions; without it they are rounded up.
+        `masked_slots` maps token slots of a batch to its masked slots; without it masked tokens are rounded up.
         """
-        width, sequences = self.width_at(whole.first_sample), None
+        width, sequences = self.width_at(batch.first_sample), None
         if self.capacity is not None:
             masked_slots = {self.capacity.tokens: self.capacity.masked}
             sequences = self.capacity.sequences
-        for part, slots in zip(whole.micro_batches(rank), whole.micro_batch_slots[rank].tolist(), strict=True):
-            masked = int(whole.masked_counts[part].sum())
+        for part, slots in zip(batch.micro_batches(rank), batch.micro_batch_slots[rank].tolist(), strict=True):
+            masked = int(batch.masked_counts[part].sum())
             masked = round_up(masked, self.shape_step) if masked_slots is None else masked_slots[slots]
             yield part, (width, slots, masked, self.attention_widths, sequences)
 
 
 def round_up(number: int, step: int) -> int:
-    """The least multiple of `step` that is not below `number`."""
+    """Round up to a multiple of `step`."""
     return -(-number // step) * step
 
 
 @dataclass(frozen=True)
 class RunShapes:
-    """Token slots of a batch → how many masked positions batches of so many have at most, and the step of that one of
-    them that has the fewest tokens: with it an attention launch is recorded whose room is enough for all."""
+    """Shapes of a rank's micro-batches, by token slots."""
 
-    masked_slots: Mapping[int, int]
+    masked_slots: Mapping[int, int]  # token slots → maximum masked positions of the batches with that shape
+    # Token slots → the step with the fewest tokens in a batch of that shape. An attention launch recorded with that
+    # batch has enough work space for all others.
     examples: Mapping[int, int]
 
 
 def run_shapes(order: TrainingOrder, rank: int, steps: int) -> RunShapes:
-    """The shapes of a rank's micro-batches in the first `steps` steps.
+    """Collect the shapes of a rank's micro-batches in the first `steps` steps.
 
-    Masked positions are rounded up to eighths of the order's shape step.
+    Masked positions are rounded up to an eighth of the order's shape step.
     """
     masked_slots: dict[int, int] = {}
     fewest: dict[int, tuple[int, int]] = {}
     rounding = max(1, order.shape_step // 8)
     for step in range(steps):
-        whole = order.global_batch(step)
-        for slots, part in zip(whole.micro_batch_slots[rank].tolist(), whole.micro_batches(rank), strict=True):
-            found = (int(whole.lengths[part].sum()), step)
+        batch = order.global_batch(step)
+        for slots, part in zip(batch.micro_batch_slots[rank].tolist(), batch.micro_batches(rank), strict=True):
+            found = (int(batch.lengths[part].sum()), step)
             fewest[slots] = min(found, fewest.get(slots, found))
-            needed = round_up(int(whole.masked_counts[part].sum()), rounding)
+            needed = round_up(int(batch.masked_counts[part].sum()), rounding)
             masked_slots[slots] = max(needed, masked_slots.get(slots, 0))
     if order.capacity is not None:
         masked_slots = {order.capacity.tokens: order.capacity.masked}

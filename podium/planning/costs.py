@@ -1,6 +1,6 @@
-"""The cost of a training step on a system: a few coefficients, measured by `podium bench`.
+"""Cost model of a training step on a system: five coefficients, measured by `podium bench`.
 
-They are stored in systems/costs/NAME.json, and used for a configuration only where it agrees with what was measured.
+They are stored in systems/costs/NAME.json, and used only for configurations of the same model and device.
 """
 
 import json
@@ -25,41 +25,47 @@ TERMS = ("step", "token", "pair", "masked", "sequence")
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds of one step of one process: `step` once, and so much for each token slot, each pair of tokens within a
-    sequence, each masked token and each sequence. None is negative."""
+    """Seconds of one process in one step: a constant (`step`) and coefficients, none of them negative.
+
+    The coefficients are per token slot, pair of tokens within a sequence, masked token and sequence.
+    """
 
     step: float
     token: float
     pair: float
     masked: float
     sequence: float
-    median_relative_error: float = 0.0  # over the steps that it was fitted to
+    median_relative_error: float = 0.0  # of the fit, over its steps
 
     def seconds(self, lengths: np.ndarray, masked: int) -> float:
-        """Of a step on sequences of these lengths, of whose tokens so many are masked."""
+        """Seconds of a step on sequences of these lengths [n] with `masked` masked tokens in all."""
         return float(_terms(lengths, masked) @ [getattr(self, term) for term in TERMS])
 
     def relative(self) -> tuple[float, float] | None:
-        """What a pair of tokens and a sequence cost in units of one token's cost, its share of masked tokens included.
+        """Costs of a pair of tokens and of a sequence in units of one token's, its share of masked tokens included.
 
-        None where tokens were found to cost nothing.
+        None if the fitted cost of a token is zero.
         """
         token = self.token + MASKED_SHARE * self.masked
         return (self.pair / token, self.sequence / token) if token > 0 else None
 
 
 def fit(steps: Sequence[tuple[np.ndarray, int, float]]) -> StepCosts:
-    """The costs of least relative squared error over steps: lengths, masked tokens and seconds of each.
+    """Fit costs to steps (lengths [n], masked tokens, seconds) by non-negative least squares of the relative error.
 
-    No coefficient is negative. Raises ValueError for fewer steps than terms.
+    Raises ValueError for fewer steps than coefficients.
     """
-    from scipy.optimize import nnls  # here, since it takes long to import
+    from scipy.optimize import nnls  # here: slow to import
 
     if len(steps) < len(TERMS):
-        raise ValueError(f"{len(steps)} steps cannot tell {len(TERMS)} coefficients apart")
+        raise ValueError(
+            f"{len(steps)} steps are too few for {len(TERMS)} coefficients; {len(TERMS)} or more are needed"
+        )
     seconds = np.array([s for _, _, s in steps])
     matrix = np.stack([_terms(lengths, masked) for lengths, masked, _ in steps]) / seconds[:, None]
-    scale = matrix.max(axis=0)  # positive, since every step has tokens, one of them masked
+    # Columns differ by many orders of magnitude: scaled to 1 for the conditioning of the problem. Each maximum is
+    # positive, since every step has tokens, one of them masked.
+    scale = matrix.max(axis=0)
     best = nnls(matrix / scale, np.ones(len(steps)))[0] / scale
     errors = np.abs(matrix @ best - 1)
     found = dict(zip(TERMS, best.tolist(), strict=True))
@@ -72,15 +78,17 @@ def _terms(lengths: np.ndarray, masked: int) -> np.ndarray:
 
 
 def save_costs(costs: StepCosts, path: Path, measured: dict[str, object]) -> None:
-    """Write the coefficients with what was measured (system, device, size, settings, date)."""
+    """Write the coefficients and the conditions of the measurement (system, device, size, settings, date)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps({"seconds": asdict(costs), "measured": measured}, indent=2) + "\n")
 
 
 def load_costs(path: Path) -> tuple[StepCosts, dict[str, Any]]:
-    """The costs and what was measured. Raises UsageError for a file that is missing or holds anything but what
-    `save_costs` writes."""
-    advice = "make it again with `podium bench SYSTEM`"
+    """Read the costs and the conditions of their measurement.
+
+    Raises UsageError for a file that is missing or does not have the format of `save_costs`.
+    """
+    advice = "write it again with `podium bench SYSTEM`"
     try:
         document = read_json(path)
         seconds, measured = document["seconds"], dict(document["measured"])
@@ -93,27 +101,28 @@ def load_costs(path: Path) -> tuple[StepCosts, dict[str, Any]]:
     return StepCosts(**values), measured
 
 
-BESIDE = ("recipe", "attention", "kernels", "global_batch_size")
+# Keys whose values also change the costs, so that those of another value are doubtful.
+CONDITION_KEYS = ("recipe", "attention", "kernels", "global_batch_size")
 
 
-def differing(config: RunConfig, measured: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """In what a costs file's `measured` differs from a configuration, as "KEY HAS, not WANTED".
+def find_differences(config: RunConfig, measured: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Compare a costs file's `measured` with a configuration; each difference is "KEY HAS, not WANTED".
 
-    First what makes them another model's or another device's, then what makes them doubtful. What the file does not
-    tell does not differ.
+    Returns first the differences that make the costs those of another model or device, then those that make them
+    doubtful. Keys that the file lacks count as equal.
     """
     size, device = config.model_size, config.launch.device
     on = {"device": "cpu" if measured.get("device") == "cpu" else "cuda"} if "device" in measured else {}
-    others = _differing({**measured, **on}, {"layers": size.layers, "hidden": size.hidden, "device": device})
-    wanted = {key: getattr(config, key) for key in BESIDE} | {"ranks": config.launch.ranks}
+    others = _describe_differences({**measured, **on}, {"layers": size.layers, "hidden": size.hidden, "device": device})
+    wanted = {key: getattr(config, key) for key in CONDITION_KEYS} | {"ranks": config.launch.ranks}
     if config.precision != "auto":
         wanted["precision"] = config.precision
-    if "auto" in (config.attention, measured.get("attention")):  # the device's own choice, and the device is the same
+    if "auto" in (config.attention, measured.get("attention")):  # chosen by the device, which is compared above
         del wanted["attention"]
-    return others, _differing(measured, wanted)
+    return others, _describe_differences(measured, wanted)
 
 
-def _differing(measured: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _describe_differences(measured: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     return [f"{key} {measured[key]}, not {want}" for key, want in wanted.items() if measured.get(key, want) != want]
 
 
@@ -121,25 +130,25 @@ COSTS = WORKING_FOLDER / "systems" / "costs"
 
 
 def own_costs_path(system: str) -> Path:
-    """Where what is measured here belongs."""
+    """Path that `podium bench` writes a system's costs to, in the working folder."""
     return COSTS / f"{system}.json"
 
 
 def costs_path(system: str) -> Path:
-    """Where what was measured is read: here, or else as it was shipped."""
+    """Path that a system's costs are read from: in the working folder, or else the shipped file."""
     return user_or_shipped_path(own_costs_path(system))
 
 
 def with_measured_costs(config: RunConfig) -> RunConfig:
-    """The configuration with the costs to balance by that were measured on its system, where it names none.
+    """Return the configuration with the measured pair and sequence costs of its system, where it sets none.
 
-    Unchanged where the system, its device or this model was not measured. Raises UsageError for a damaged file.
+    Unchanged if there are no costs of this system, device and model. Raises UsageError for a damaged file.
     """
     path = costs_path(config.system)
     if not path.exists():
         return config
     costs, measured = load_costs(path)
-    others, _ = differing(config, measured)
+    others, _ = find_differences(config, measured)
     relative = costs.relative()
     if others or relative is None:
         return config

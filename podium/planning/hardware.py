@@ -1,14 +1,14 @@
-"""Settings that a system's hardware cannot run, known from its description before anything is started.
+"""Check of a configuration against the hardware of the system's description, before a run starts.
 
-An accelerator that the table of accelerators has no compute capability of is not refused here: the implementation
-checks the device itself when a run starts.
+An accelerator without a compute capability in the table of accelerators passes: the implementation checks the device
+when a run starts.
 """
 
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.accelerators import accelerator_named
+from podium.planning.accelerators import find_accelerator
 
-# Compute capabilities of the first NVIDIA GPUs that multiply bf16 and fp8, and that PyTorch's flash attention runs on.
+# Lowest compute capabilities with bf16 and fp8 matrix products, and for PyTorch's flash attention.
 BF16_CAPABILITY = (8, 0)
 FP8_CAPABILITY = (8, 9)
 FLASH_CAPABILITY = (8, 0)
@@ -17,13 +17,15 @@ FLASH_CAPABILITY = (8, 0)
 def require_hardware(config: RunConfig) -> None:
     """Raise UsageError for the first setting that the system's device or accelerator cannot run."""
     on_cpu = config.launch.device == "cpu"
-    kind = None if on_cpu else accelerator_named(config.description.accelerator_model_name)
+    kind = None if on_cpu else find_accelerator(config.description.accelerator_model_name)
     capability = kind.compute_capability if kind else None
     where = "a CPU (launch.device)"
     if not on_cpu:
         where = config.description.accelerator_model_name
         if capability is not None:
-            where += f" (description.accelerator_model_name), which is of compute capability {_version(capability)}"
+            where += (
+                f" (description.accelerator_model_name), which has compute capability {_format_capability(capability)}"
+            )
 
     def refused(key: str, why: str, allowed: str) -> UsageError:
         return UsageError(
@@ -35,21 +37,29 @@ def require_hardware(config: RunConfig) -> None:
 
     if config.precision == "fp8" and lacks(FP8_CAPABILITY):
         allowed = "auto, bf16, fp16, fp32" if on_cpu or not lacks(BF16_CAPABILITY) else "auto, fp16, fp32"
-        raise refused("precision", f"only GPUs of {_version(FP8_CAPABILITY)} or more multiply fp8", allowed)
+        raise refused(
+            "precision",
+            f"only GPUs of compute capability {_format_capability(FP8_CAPABILITY)} or more support fp8",
+            allowed,
+        )
     if config.precision == "bf16" and not on_cpu and lacks(BF16_CAPABILITY):
         raise refused(
-            "precision", f"only GPUs of {_version(BF16_CAPABILITY)} or more multiply bf16", "auto, fp16, fp32"
+            "precision",
+            f"only GPUs of compute capability {_format_capability(BF16_CAPABILITY)} or more support bf16",
+            "auto, fp16, fp32",
         )
     if config.kernels == ("triton" if on_cpu else "numba"):
         own = "numba" if on_cpu else "triton"
-        raise refused("kernels", f"they are for a {'GPU' if on_cpu else 'CPU'}", f"auto, eager, compiled, {own}")
+        raise refused(
+            "kernels", f"these kernels run on a {'GPU' if on_cpu else 'CPU'}", f"auto, eager, compiled, {own}"
+        )
     if config.attention == "flash" and (lacks(FLASH_CAPABILITY) or config.precision == "fp32"):
-        needed = f"it needs bf16 or fp16 on a GPU of {_version(FLASH_CAPABILITY)} or more"
+        needed = f"it needs bf16 or fp16 on a GPU of compute capability {_format_capability(FLASH_CAPABILITY)} or more"
         found = f"{needed}, and precision is {config.precision}" if config.precision == "fp32" else needed
         raise refused("attention", found, "auto, padded, grouped, nested")
     if config.cuda_graph == "step" and on_cpu:
         raise refused("cuda_graph", "CUDA graphs need a GPU", "auto and none")
-    is_nested = config.attention == "auto" and attention_of(config) == "nested"
+    is_nested = config.attention == "auto" and expected_attention(config) == "nested"
     without = "attention auto is nested where there is no flash attention"
     if config.cuda_graph == "step" and is_nested:
         raise refused("cuda_graph", f"{without}, and graphs need flash", "auto and none")
@@ -57,18 +67,20 @@ def require_hardware(config: RunConfig) -> None:
         raise refused("capacity_overflow", without, "none, or any with attention grouped")
 
 
-def attention_of(config: RunConfig) -> str:
-    """The attention that `auto` is on the described hardware, as the implementation resolves it on the device; of an
-    accelerator that is not known, flash."""
+def expected_attention(config: RunConfig) -> str:
+    """Attention that `auto` resolves to on the described hardware; for an unknown accelerator, flash.
+
+    Must agree with the implementation, which resolves it on the device.
+    """
     if config.attention != "auto":
         return config.attention
     if config.launch.device == "cpu":
         return "grouped"
-    kind = accelerator_named(config.description.accelerator_model_name)
+    kind = find_accelerator(config.description.accelerator_model_name)
     capability = kind.compute_capability if kind else None
     lacks_flash = capability is not None and capability < FLASH_CAPABILITY
     return "nested" if lacks_flash or config.precision == "fp32" else "flash"
 
 
-def _version(capability: tuple[int, int]) -> str:
+def _format_capability(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))

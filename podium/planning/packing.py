@@ -1,14 +1,16 @@
-"""Packing of sequences into rows: kinds of rows with their counts, greedily or by non-negative least squares.
+"""Packing of sequences into rows, greedily or by non-negative least squares.
 
 Source of both: the histogram packings of Krell, Kosec, Perez and Fitzgibbon (Graphcore), arXiv 2107.02027.
 
-Greedy, the longest sequences first: whole groups of equal rows are filled at once, so that time and memory grow with
-the number of kinds of rows, not with the number of sequences.
+A kind is the multiset of sequence lengths in a row; a packing has a number of rows for each kind.
+
+Greedy, the longest sequences first: groups of equal rows are filled at once, so that time and memory grow with the
+number of kinds, not with the number of sequences.
 
 Least squares: how often to use each way of filling a row exactly. There are 22,102 ways in which up to three
-sequences fill 512 tokens. Their numbers x ≥ 0 are to use up the histogram b: minimise ‖A·x − b‖², where A has the
-lengths of each way as a column. The problem is solved by projected gradients with momentum (Beck and Teboulle, SIAM
-J. Imaging Sciences 2009; restarts by O'Donoghue and Candès, 2015), without storing a matrix.
+sequences fill 512 tokens. Their numbers x ≥ 0 should use up the histogram b: minimise ‖A·x − b‖², where column w of A
+has the numbers of sequences of each length in way w. The problem is solved by projected gradients with momentum (Beck
+and Teboulle, SIAM J. Imaging Sciences 2009; restarts by O'Donoghue and Candès, 2015), without storing a matrix.
 """
 
 from collections import Counter
@@ -24,7 +26,7 @@ Kind = tuple[int, ...]  # the lengths of a row's sequences, in tokens, the longe
 
 @dataclass(frozen=True)
 class Packs:
-    """Rows of `row_tokens` tokens each, so many of each kind."""
+    """A packing: numbers of rows of `row_tokens` tokens by kind."""
 
     row_tokens: int
     counts: Counter[Kind]
@@ -43,11 +45,11 @@ class Packs:
 
     @property
     def efficiency(self) -> float:
-        """Share of the rows' tokens that are no padding; 1 for no rows."""
+        """Share of the rows' tokens that are not padding; 1 for no rows."""
         return self.tokens / (self.rows * self.row_tokens) if self.rows else 1.0
 
     def histogram(self) -> np.ndarray:
-        """[row_tokens + 1] int64 sequences of length 0, 1, 2, …"""
+        """Numbers of sequences of length 0, 1, 2, …: [row_tokens + 1] int64."""
         histogram = np.zeros(self.row_tokens + 1, dtype=np.int64)
         for kind, count in self.counts.items():
             for length in kind:
@@ -56,23 +58,26 @@ class Packs:
 
 
 def require_histogram(histogram: np.ndarray, row_tokens: int) -> None:
-    """Raises ValueError unless these are numbers of sequences of length 0, 1, 2, …, none of 0 or longer than a row."""
+    """Raise ValueError unless `histogram` [n] has numbers of sequences of length 0, 1, 2, …, none of length 0 or longer
+    than a row."""
     if histogram.ndim != 1 or (histogram < 0).any() or histogram[0] or histogram[row_tokens + 1 :].any():
-        raise ValueError(f"a histogram has the numbers of sequences of length 0 to {row_tokens}, none of length 0")
+        raise ValueError(
+            f"a histogram must have the numbers of sequences of length 0 to {row_tokens}, none of length 0"
+        )
 
 
 def longest_pack_first(histogram: np.ndarray, row_tokens: int, depth: int | None = None) -> Packs:
-    """Best-fit decreasing: every sequence goes to the fullest row that it fits in, of at most `depth` sequences.
+    """Pack best-fit decreasing: every sequence goes to the fullest row that it fits in, of at most `depth` sequences.
 
-    `histogram` has the numbers of sequences of length 0, 1, 2, … Raises ValueError for one longer than a row.
+    `histogram` [n] has the numbers of sequences of length 0, 1, 2, … Raises ValueError for one longer than a row.
     """
     return _pack(histogram, row_tokens, depth, fullest=True)
 
 
 def shortest_pack_first(histogram: np.ndarray, row_tokens: int, depth: int | None = None) -> Packs:
-    """Worst-fit decreasing: every sequence goes to the emptiest row that has been begun and that it fits in.
+    """Pack worst-fit decreasing: every sequence goes to the emptiest row that is not empty and that it fits in.
 
-    Sequences of one length are placed together: all that fit in no row when their turn comes begin a row each.
+    Sequences of one length are placed together: those that fit in no row each begin one.
     Arguments and errors as in `longest_pack_first`.
     """
     return _pack(histogram, row_tokens, depth, fullest=False)
@@ -87,30 +92,29 @@ def _pack(histogram: np.ndarray, row_tokens: int, depth: int | None, fullest: bo
 def pack_kinds(
     histogram: np.ndarray, row_tokens: int, depth: int | None = None, fullest: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The kinds of rows of `longest_pack_first`, or of `shortest_pack_first`, each once.
+    """Return the kinds of `longest_pack_first` (`fullest`) or `shortest_pack_first`, each once.
 
-    Lengths of all kinds end to end, the longest of each first, [k] sequences and [k] rows of each kind, all int64.
+    Lengths of all kinds end to end, the longest of each first; sequences [k] and rows [k] of each kind; all int64.
     """
     require_histogram(histogram, row_tokens)
     if depth is not None and depth < 1:
-        raise ValueError("a row holds at least one sequence")
-    return _packed_kinds(histogram.astype(np.int64), row_tokens, depth if depth is not None else row_tokens, fullest)
+        raise ValueError(f"depth: found {depth}, a row must have at least one sequence")
+    return _pack_kinds(histogram.astype(np.int64), row_tokens, depth if depth is not None else row_tokens, fullest)
 
 
 @compiled
-def _packed_kinds(
+def _pack_kinds(
     histogram: np.ndarray, row_tokens: int, depth: int, fullest: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows that have been begun are groups of one kind, in stacks by the room that they have left.
-
-    Kinds are a tree: each is another one and one more sequence, none longer than those before it.
-    """
-    kinds = np.zeros((1024, 5), np.int64)  # the kind it extends, its last length, sequences, its last extension, rows
-    last_kind = 0  # kind 0 has no sequence
+    """Compiled part of `pack_kinds`: rows with room are groups of one kind, in stacks by their remaining tokens."""
+    # Kinds are nodes of a tree: each adds one sequence to its parent, none longer than those before it. All tables grow
+    # by doubling, since numba has no cheap growing array of rows.
+    kinds = np.zeros((1024, 5), np.int64)  # parent kind, last length, sequences, latest child, rows
+    last_kind = 0  # kind 0 is the root, without sequences
     groups = np.zeros((1024, 3), np.int64)  # kind, rows, the group below in the stack
     last_group = 0
-    top = np.zeros(row_tokens + 1, np.int64)  # by room, 0 for no group
-    rooms = [row_tokens][:0]  # in the order in which they first had a group
+    top = np.zeros(row_tokens + 1, np.int64)  # top of the stack of each room, 0 for no group
+    rooms = [row_tokens][:0]  # in the order of their first group; sliced so that numba infers the type of an empty list
     finished = [row_tokens][:0]  # kinds in the order in which they were first finished
     known = np.zeros(row_tokens + 1, np.bool_)
     for length in range(len(histogram) - 1, 0, -1):
@@ -144,16 +148,16 @@ def _packed_kinds(
                     kinds[child, 0], kinds[child, 1], kinds[child, 2] = longer, length, kinds[longer, 2] + 1
                 longer = child
             left_over = rows - used if kind else 0
-            for left, some, count in ((room - times * length, longer, used), (room, kind, left_over)):
-                if count and (not left or kinds[some, 2] == depth):
-                    if not kinds[some, 4]:
-                        finished.append(some)
-                    kinds[some, 4] += count
+            for left, node, count in ((room - times * length, longer, used), (room, kind, left_over)):
+                if count and (not left or kinds[node, 2] == depth):
+                    if not kinds[node, 4]:
+                        finished.append(node)
+                    kinds[node, 4] += count
                 elif count:
                     last_group += 1
                     if last_group == len(groups):
                         groups = np.concatenate((groups, np.zeros_like(groups)))
-                    groups[last_group] = (some, count, top[left])
+                    groups[last_group] = (node, count, top[left])
                     top[left] = last_group
                     if not known[left]:
                         known[left] = True
@@ -165,34 +169,35 @@ def _packed_kinds(
             stack.append(top[room])
             top[room] = groups[top[room], 2]
         for group in stack[::-1]:
-            some = groups[group, 0]
-            if not kinds[some, 4]:
-                finished.append(some)
-            kinds[some, 4] += groups[group, 1]
+            node = groups[group, 0]
+            if not kinds[node, 4]:
+                finished.append(node)
+            kinds[node, 4] += groups[group, 1]
     order = np.array(finished)
     sizes, counts = kinds[order, 2], kinds[order, 4]
     lengths = np.empty(sizes.sum(), np.int64)
     end = 0
-    for some in order:
-        end += kinds[some, 2]
+    for node in order:
+        end += kinds[node, 2]
         at = end
-        while some:
+        while node:
             at -= 1
-            lengths[at] = kinds[some, 1]
-            some = kinds[some, 0]
+            lengths[at] = kinds[node, 1]
+            node = kinds[node, 0]
     return lengths, sizes, counts
 
 
-DEPTH = 3  # sequences of a row, at most
-CHECKED_EVERY, LEAST_GAIN, MOST_ITERATIONS = 100, 1e-4, 2000  # of the solver: ends where the error falls by less
+LEAST_SQUARES_DEPTH = 3  # maximum sequences in a row
+# Of the solver: it ends when the error falls by a smaller share between two checks.
+CHECK_INTERVAL, MIN_GAIN, MAX_ITERATIONS = 100, 1e-4, 2000
 
 
 def least_squares_packs(histogram: np.ndarray, row_tokens: int) -> Packs:
-    """Pack all of a histogram (numbers of sequences of length 0, 1, 2, …), at most three to a row.
+    """Pack a histogram [n] (numbers of sequences of length 0, 1, 2, …) by least squares, at most three in a row.
 
     The solution is rounded down. Where it uses a length more often than there are sequences, rows have an empty place
-    instead; what it leaves over is packed best-fit decreasing, at most three to a row too. Raises ValueError for a
-    sequence longer than a row.
+    instead; the remaining sequences are packed best-fit decreasing, also at most three in a row. Raises ValueError for
+    a sequence longer than a row.
     """
     require_histogram(histogram, row_tokens)
     wanted = np.zeros(row_tokens + 1, dtype=np.int64)
@@ -202,13 +207,13 @@ def least_squares_packs(histogram: np.ndarray, row_tokens: int) -> Packs:
     ways = full_rows(row_tokens)
     times = np.floor(non_negative_least_squares(ways, wanted)).astype(np.int64)
     kinds = (tuple(n for n in way if n) for way in ways.tolist())
-    packs = _without_excess(Packs(row_tokens, +Counter(dict(zip(kinds, times.tolist(), strict=True)))), wanted)
-    left_over = longest_pack_first(wanted - packs.histogram(), row_tokens, DEPTH)
+    packs = _remove_excess(Packs(row_tokens, +Counter(dict(zip(kinds, times.tolist(), strict=True)))), wanted)
+    left_over = longest_pack_first(wanted - packs.histogram(), row_tokens, LEAST_SQUARES_DEPTH)
     return Packs(row_tokens, packs.counts + left_over.counts)
 
 
 def full_rows(row_tokens: int) -> np.ndarray:
-    """[ways, 3] int64: every multiset of at most three lengths that sum to `row_tokens`, longest first, 0 for none."""
+    """Every multiset of at most three lengths that sum to `row_tokens`: [ways, 3] int64, longest first, 0 for none."""
     shortest = np.arange(row_tokens // 3 + 1)
     ways = [
         np.stack([row_tokens - least - (middle := np.arange(least, (row_tokens - least) // 2 + 1)), middle], axis=1)
@@ -219,9 +224,9 @@ def full_rows(row_tokens: int) -> np.ndarray:
 
 
 def non_negative_least_squares(ways: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """[ways] float64 x ≥ 0 of least ‖A·x − wanted‖, where A·x counts the lengths in x rows of each way but length 0.
+    """Return x ≥ 0 [ways] float64 that minimises ‖A·x − wanted‖.
 
-    `wanted` has 0 of length 0.
+    A·x has the numbers of sequences of each length in x rows of each way, with 0 for length 0, as in `wanted`.
     """
 
     def product(x: np.ndarray) -> np.ndarray:
@@ -230,37 +235,38 @@ def non_negative_least_squares(ways: np.ndarray, wanted: np.ndarray) -> np.ndarr
         lengths[0] = 0.0
         return lengths
 
-    rate = 1.0 / _greatest_eigenvalue(ways, product)
-    x = ahead = np.zeros(len(ways))
+    rate = 1.0 / _largest_eigenvalue(ways, product)
+    x = lookahead = np.zeros(len(ways))
     momentum, last = 1.0, np.inf
-    for iteration in range(1, MOST_ITERATIONS + 1):
-        gradient = (product(ahead) - wanted)[ways].sum(axis=1)  # Aᵀ of by how much each length is used too often
-        following = np.maximum(ahead - rate * gradient, 0.0)
-        if (ahead - following) @ (following - x) > 0:
+    for iteration in range(1, MAX_ITERATIONS + 1):
+        gradient = (product(lookahead) - wanted)[ways].sum(axis=1)  # Aᵀ · residual
+        next_x = np.maximum(lookahead - rate * gradient, 0.0)
+        # Restart the momentum where it points uphill (O'Donoghue and Candès).
+        if (lookahead - next_x) @ (next_x - x) > 0:
             momentum = 1.0
-        grown = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
-        ahead = following + (momentum - 1) / grown * (following - x)
-        x, momentum = following, float(grown)
-        if iteration % CHECKED_EVERY == 0:
+        next_momentum = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
+        lookahead = next_x + (momentum - 1) / next_momentum * (next_x - x)
+        x, momentum = next_x, float(next_momentum)
+        if iteration % CHECK_INTERVAL == 0:
             error = float(np.linalg.norm(product(x) - wanted))
-            if error > last * (1 - LEAST_GAIN):
+            if error > last * (1 - MIN_GAIN):
                 break
             last = error
     return x
 
 
-def _greatest_eigenvalue(ways: np.ndarray, product: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Of AᵀA, by power iteration; a little more, to be on the safe side."""
+def _largest_eigenvalue(ways: np.ndarray, product: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Largest eigenvalue of AᵀA, by power iteration."""
     x, value = np.ones(len(ways)), 0.0
     for _ in range(50):
         x = product(x)[ways].sum(axis=1)
         value = float(np.linalg.norm(x))
         x /= value
-    return 1.01 * value
+    return 1.01 * value  # the iteration converges from below, and too small a value lets the descent diverge
 
 
-def _without_excess(packs: Packs, wanted: np.ndarray) -> Packs:
-    """Empty places where a length is used more often than there are sequences, in the kinds that use it most."""
+def _remove_excess(packs: Packs, wanted: np.ndarray) -> Packs:
+    """Replace sequences by empty places where a length is used too often, in the most frequent kinds with it."""
     counts = packs.counts.copy()
     excess = packs.histogram() - wanted
     for length in np.flatnonzero(excess > 0).tolist():
@@ -274,7 +280,7 @@ def _without_excess(packs: Packs, wanted: np.ndarray) -> Packs:
             too_many -= changed
             if not too_many:
                 break
-        if too_many:  # from kinds that have it twice or more, of which each round takes one
-            return _without_excess(Packs(packs.row_tokens, +counts), wanted)
+        if too_many:  # left in kinds that have the length twice or more: each round removes one
+            return _remove_excess(Packs(packs.row_tokens, +counts), wanted)
     del counts[()]
     return Packs(packs.row_tokens, +counts)

@@ -6,8 +6,8 @@ balanced Feistel network on the smallest even number of bits that covers the dat
 round function; numbers outside the dataset are permuted again (cycle-walking, Black and Rogaway, CT-RSA 2002).
 
 - Sharded: every rank draws its local batches from its own part of the dataset, a consecutive range of the store, so
-  that a rank whose disk has the shards of its part needs no other.
-- Phases: training first on samples made for a shorter length, later on those of the full one. Source: BERT's own
+  that a rank needs only the shards of its part on its disk.
+- Phases: training first on samples prepared for a shorter length, later on samples of the full length. Source: BERT's
   pre-training (Devlin et al., arXiv 1810.04805), at length 128 first and at 512 later. The stores of all phases are
   one dataset, and each phase draws from a range of it.
 """
@@ -25,15 +25,15 @@ from podium.core.errors import UsageError
 from podium.core.jit import compiled, compiled_inline
 from podium.planning.strata import Strata
 
-ROUNDS = 6
-CHUNK = 4096  # values that are permuted together
-STRATA = 4
-KEPT_EPOCHS = 4  # of which the keys of all parts are kept
+ROUNDS = 6  # of the Feistel network
+CHUNK = 4096  # values that are permuted together: few enough to stay in the cache
+STRATA_COUNT = 4
+CACHED_EPOCHS = 4  # whose keys of all parts are cached
 _U64 = np.uint64
 
 
 class Order(Protocol):
-    """Which sample of the dataset comes when, in a run without end."""
+    """Infinite order in which a run draws the samples of the dataset."""
 
     def samples(self, first: int, count: int) -> np.ndarray:
         """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
@@ -41,17 +41,18 @@ class Order(Protocol):
 
 @dataclass(frozen=True)
 class Sampler:
-    """The order of `size` samples under `seed`."""
+    """Order of `size` samples: a seeded permutation for each epoch."""
 
     size: int
     seed: int
-    start: int = 0  # dataset index of the first of them
+    start: int = 0  # dataset index of the first sample
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError("a sampler needs at least one sample")
 
     def samples(self, first: int, count: int) -> np.ndarray:
+        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
         epoch, start = divmod(first, self.size)
         positions, epochs = np.arange(start, start + count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
         if start + count > self.size:
@@ -63,14 +64,14 @@ class Sampler:
 
 
 class StratifiedSampler:
-    """An order in which every local batch has a fixed number of samples of each length stratum, in stratum order.
+    """Order in which every local batch has a fixed number of samples of each length stratum, in stratum order.
 
-    Sample number i belongs to local batch i // B, where it has slot i % B. The slots are shared out among the strata in
-    proportion to their samples, by largest remainder. A stratum is an endless order of its own, with its own epochs:
-    each of its samples comes exactly once in each of them. Strata are quarters of the longest length: 1–128, 129–256,
-    257–384 and 385–512 of 512 (Samsung, arXiv 2402.02447). Stateless as `Sampler` is.
+    Sample number i has slot i % B of local batch i // B. The slots are distributed among the strata in proportion to
+    their samples, by largest remainder. Each stratum has a separate order with its own epochs, in each of which every
+    sample of the stratum is drawn exactly once. Strata are quarters of the longest length: 1–128, 129–256, 257–384 and
+    385–512 of 512 (Samsung, arXiv 2402.02447). Stateless like `Sampler`.
 
-    Since counts are whole, epochs of strata differ somewhat in length. A stratum without samples gets no slot.
+    Since slots are integers, the epochs of strata differ somewhat in length. A stratum without samples gets no slot.
     """
 
     def __init__(
@@ -78,22 +79,22 @@ class StratifiedSampler:
     ) -> None:
         """`lengths` [N] of all samples, of 1 to `max_length` tokens; `batch` is B, the samples of a local batch.
 
-        `counts` are slots for each stratum in place of those that the lengths give. Holds what `Strata` does. Raises
-        ValueError where there are no samples or no slots, or counts that are not whole batches, and UsageError where a
-        stratum that has samples gets no slot, as they would never be drawn, or one that has none is given slots.
+        `counts` [strata] replace the proportional slots of each stratum. Raises ValueError for no samples, an empty
+        batch, or counts that do not sum to a batch. Raises UsageError for a stratum with samples but without slots,
+        whose samples would never be drawn, and for one with slots but without samples.
         """
         if batch < 1 or not len(lengths):
             raise ValueError("a stratified sampler needs at least one sample, and batches of at least one")
         self.batch = batch
-        self.bounds = stratum_bounds(max_length)  # [strata] the longest length of each
+        self.bounds = stratum_bounds(max_length)  # [strata] longest length of each
         self._strata = Strata(lengths, self.bounds)
         sizes = self._strata.sizes
         if counts is None:
-            self.counts = shares(sizes, batch)  # [strata] slots
+            self.counts = apportion(sizes, batch)  # [strata] slots
             self._require_slots(sizes)
         else:
             self.counts = np.array(counts, dtype=np.int64)
-            self._require_fitting(sizes)
+            self._require_matching_counts(sizes)
         self._samplers = [
             Sampler(int(size), _derived_seed(seed, stratum)) if size else None for stratum, size in enumerate(sizes)
         ]
@@ -112,9 +113,10 @@ class StratifiedSampler:
         return drawn.reshape(-1)[skipped : skipped + count]
 
     def mean_of(self, values: np.ndarray) -> float:
-        """The mean over whole epochs of what is drawn, of values [N] of all samples.
+        """Mean over whole epochs of the values [N] of the samples that are drawn.
 
-        It is not their mean, since counts are whole: a stratum may come more often than its share of the samples.
+        It differs from the mean of `values`: slots are integers, so that a stratum may be drawn more often than its
+        share of the samples.
         """
         means = np.array(
             [values[self._strata.members(int(stratum))].mean() for stratum in np.flatnonzero(self._strata.sizes)]
@@ -125,36 +127,37 @@ class StratifiedSampler:
         for stratum in np.flatnonzero((sizes > 0) & (self.counts == 0)):
             shortest = int(self.bounds[stratum - 1]) + 1 if stratum else 1
             raise UsageError(
-                f"balancing: found stratified samples in local batches of {self.batch}, of which none would be one of "
-                f"the {sizes[stratum]:,} samples of {shortest} to {self.bounds[stratum]} tokens; allowed are local "
+                f"balancing: found stratified samples in local batches of {self.batch}, which would have none of the "
+                f"{sizes[stratum]:,} samples of {shortest} to {self.bounds[stratum]} tokens; allowed are local "
                 f"batches with one of each stratum, such as {_next_batch(sizes, self.batch)}; "
                 "set global_batch_size, or use balancing=indexed"
             )
 
-    def _require_fitting(self, sizes: np.ndarray) -> None:
-        """Whether counts as a user has given them go with strata of these sizes."""
+    def _require_matching_counts(self, sizes: np.ndarray) -> None:
+        """Raise an error unless the configured counts match strata of these sizes [strata]."""
         counts = self.counts.tolist()
-        if len(counts) != STRATA or min(counts) < 0 or sum(counts) != self.batch:
-            raise ValueError(f"slots {counts} are no batch of {self.batch} of {STRATA} strata")
+        if len(counts) != STRATA_COUNT or min(counts) < 0 or sum(counts) != self.batch:
+            raise ValueError(f"slots {counts} of {STRATA_COUNT} strata do not add up to a batch of {self.batch}")
         for stratum in np.flatnonzero((sizes > 0) != (self.counts > 0)):
             raise UsageError(
                 f"strata_counts: found {counts}, but the {sizes[stratum]:,} samples of up to {self.bounds[stratum]} "
-                f"tokens in stratum {stratum + 1} and its {counts[stratum]} slots do not go together; give slots to "
-                "strata that have samples, and to no other, or leave strata_counts out"
+                f"tokens in stratum {stratum + 1} do not match its {counts[stratum]} slots; give slots to all strata "
+                "with samples and to no other, or leave strata_counts out"
             )
 
 
 def stratum_bounds(max_length: int) -> np.ndarray:
-    """[strata] the longest length of each stratum: quarters of the longest there is, rounded down."""
-    bounds: np.ndarray = np.arange(1, STRATA + 1) * max_length // STRATA
+    """Longest length of each stratum [strata]: quarters of `max_length`, rounded down."""
+    bounds: np.ndarray = np.arange(1, STRATA_COUNT + 1) * max_length // STRATA_COUNT
     return bounds
 
 
-def shares(sizes: np.ndarray, places: int) -> np.ndarray:
-    """[n] places for groups of these sizes [n]: in proportion, what is left over to the largest remainders.
+def apportion(sizes: np.ndarray, places: int) -> np.ndarray:
+    """Distribute `places` among groups of these sizes [n] in proportion, by largest remainder: int64 [n].
 
-    Of equal remainders the first is preferred. Whole numbers only, so that every machine finds the same.
+    Ties go to the first group.
     """
+    # Python integers, exact for any size, so that every machine computes the same.
     whole = int(sizes.sum())
     exact = [int(size) * places for size in sizes]
     counts = np.array([value // whole for value in exact], dtype=np.int64)
@@ -164,11 +167,11 @@ def shares(sizes: np.ndarray, places: int) -> np.ndarray:
 
 
 def _next_batch(sizes: np.ndarray, batch: int) -> int:
-    """A larger batch in which every stratum that has samples has a slot: the next, or one that is sure to be."""
+    """Return a larger batch in which every stratum with samples has a slot: the next one, if it is near."""
     used = sizes[sizes > 0]
-    certain = -(-int(used.sum()) // int(used.min()))  # the rarest stratum has a whole slot
+    certain = -(-int(used.sum()) // int(used.min()))  # the rarest stratum has a share of one slot or more
     near = range(batch + 1, min(certain, batch + 1000))
-    return next((larger for larger in near if shares(used, larger).min() > 0), certain)
+    return next((larger for larger in near if apportion(used, larger).min() > 0), certain)
 
 
 def _derived_seed(seed: int, number: int) -> int:
@@ -176,10 +179,10 @@ def _derived_seed(seed: int, number: int) -> int:
 
 
 def permute(values: np.ndarray, sizes: np.ndarray, largest: int, keys: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """Where each value [n] uint64 of 0 … size - 1 goes: int64 [n], each size's values permuted among themselves.
+    """Permute each value [n] uint64 within 0 … size − 1 by one of k permutations: int64 [n].
 
-    Value i goes by permutation which[i] of [k], one for each of `sizes` [k] uint64 with its `keys` [k, ROUNDS].
-    `largest` is the greatest size that there is.
+    Value i is permuted by number which[i], whose size and keys are in `sizes` [k] uint64 and `keys` [k, ROUNDS].
+    `largest` is the maximum of `sizes`.
     """
     half_bits = max(1, ((largest - 1).bit_length() + 1) // 2)
     places = np.empty(len(values), dtype=np.int64)
@@ -206,15 +209,16 @@ def _permute(
         a, b, c, d, e, f = own[0], own[1], own[2], own[3], own[4], own[5]
         walking, at = values[first:last].copy(), np.arange(first, last)
         while len(walking):
-            for i in range(len(walking)):  # nothing but arithmetic, so that it is vectorised
+            for i in range(len(walking)):  # branch-free, so that it is vectorised
                 left, right = walking[i] >> shift, walking[i] & mask
-                left, right = right, left ^ (_mix(right ^ a) & mask)
-                left, right = right, left ^ (_mix(right ^ b) & mask)
-                left, right = right, left ^ (_mix(right ^ c) & mask)
-                left, right = right, left ^ (_mix(right ^ d) & mask)
-                left, right = right, left ^ (_mix(right ^ e) & mask)
-                left, right = right, left ^ (_mix(right ^ f) & mask)
+                left, right = right, left ^ (_splitmix64(right ^ a) & mask)
+                left, right = right, left ^ (_splitmix64(right ^ b) & mask)
+                left, right = right, left ^ (_splitmix64(right ^ c) & mask)
+                left, right = right, left ^ (_splitmix64(right ^ d) & mask)
+                left, right = right, left ^ (_splitmix64(right ^ e) & mask)
+                left, right = right, left ^ (_splitmix64(right ^ f) & mask)
                 walking[i] = (left << shift) | right
+            # Cycle-walking: values outside of the dataset are permuted again.
             outside = 0
             for i in range(len(walking)):
                 value = walking[i]
@@ -226,7 +230,7 @@ def _permute(
 
 
 @compiled_inline
-def _mix(x: np.uint64) -> np.uint64:
+def _splitmix64(x: np.uint64) -> np.uint64:
     """The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
@@ -235,18 +239,18 @@ def _mix(x: np.uint64) -> np.uint64:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a run that draws from a range of the dataset, whose samples have at most so many tokens."""
+    """Part of a run that draws from a range of the dataset, with samples of at most `max_sequence_length` tokens."""
 
     max_sequence_length: int
-    samples: int | None  # in whole global batches, rounded up; None (the last phase alone): to the end of the run
-    start: int = 0  # dataset index of the first sample that it draws from
-    stop: int | None = None  # and after the last; None: to the end of the dataset
+    samples: int | None  # rounded up to whole global batches; None (only in the last phase): to the end of the run
+    start: int = 0  # dataset index of the first sample of its range
+    stop: int | None = None  # index after the last one; None: the end of the dataset
     accumulation_steps: int | None = None  # micro-batches of a local batch; None: the run's
 
 
 @dataclass(frozen=True)
 class Phased:
-    """One order after the other: order p goes from sample number firsts[p] to the next order's first."""
+    """Concatenation of orders: order p has the sample numbers from firsts[p] to the first one of order p + 1."""
 
     orders: Sequence[Order]
     firsts: Sequence[int]
@@ -262,12 +266,12 @@ class Phased:
 
 
 def phase_of(firsts: Sequence[int], number: int) -> int:
-    """The phase of a sample number, where phase p begins with number firsts[p], ascending from 0."""
+    """Phase of a sample number, where phase p begins with number firsts[p], ascending from 0."""
     return bisect_right(firsts, number) - 1
 
 
 def first_samples(phases: Sequence[Phase], batch: int) -> list[int]:
-    """The number of each phase's first sample: phases are whole global batches of `batch` samples."""
+    """Number of each phase's first sample; phases are whole global batches of `batch` samples."""
     firsts = [0]
     for phase in phases[:-1]:
         assert phase.samples is not None, "only the last phase has no end"
@@ -276,28 +280,31 @@ def first_samples(phases: Sequence[Phase], batch: int) -> list[int]:
 
 
 def part_bounds(samples: int, ranks: int) -> np.ndarray:
-    """Rank r's part of so many samples goes from bounds[r] to the next, int64 [ranks + 1]."""
+    """Bounds [ranks + 1] int64 of equal parts of a dataset: rank r has the samples bounds[r] to bounds[r + 1]."""
     bounds: np.ndarray = np.arange(ranks + 1, dtype=np.int64) * samples // ranks
     return bounds
 
 
 class ShardedSampler:
-    """Sample number i belongs to global batch i // (W · B), and there to the local batch of rank (i // B) % W.
+    """Order in which each rank draws from its own part of the dataset.
 
-    A rank draws its sample number k (B in every global batch) from its own part under a seed of its own.
+    Sample number i belongs to global batch i // (W · B), and there to the local batch of rank (i // B) % W. A rank
+    draws its sample number k (B in every global batch) from its part, with keys derived from seed, epoch and rank.
     """
 
     def __init__(self, bounds: np.ndarray, *, batch: int, seed: int) -> None:
-        """`bounds` [W + 1] of the parts; `batch` is B, the samples of a local batch. Raises ValueError for no part, an
-        empty one, or no batch."""
+        """`bounds` [W + 1] of the parts; `batch` is B, the samples of a local batch.
+
+        Raises ValueError for no part, an empty part, or an empty batch.
+        """
         self.sizes = np.diff(bounds).astype(np.uint64)
         if batch < 1 or not len(self.sizes) or not (np.diff(bounds) > 0).all():
             raise ValueError("per-rank parts need at least one sample each, and batches of at least one")
         self.bounds, self.batch, self.seed = bounds.astype(np.int64), batch, seed
-        self._kept: dict[int, np.ndarray] = {}
+        self._key_cache: dict[int, np.ndarray] = {}
 
     def samples(self, first: int, count: int) -> np.ndarray:
-        """Indices [count] int64, within the bounds, of the run's samples number first … first + count - 1."""
+        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
         ranks = len(self.sizes)
         local_batches, slots = np.divmod(np.arange(first, first + count), self.batch)
         batches, rank_of = np.divmod(local_batches, ranks)
@@ -314,24 +321,24 @@ class ShardedSampler:
         return indices
 
     def _keys_of(self, epoch: int) -> np.ndarray:
-        """Keys [W, ROUNDS] of all parts in an epoch; those of the last few epochs are kept."""
-        if (keys := self._kept.get(epoch)) is None:
-            # one rank alone has the order of `Sampler`
+        """Keys [W, ROUNDS] of all parts in an epoch; those of the last few epochs are cached."""
+        if (keys := self._key_cache.get(epoch)) is None:
+            # A single rank has the same order as `Sampler`.
             parts = [(epoch, 1 + rank) if len(self.sizes) > 1 else (epoch,) for rank in range(len(self.sizes))]
             keys = np.stack([_keys(self.seed, *part) for part in parts])
-            while len(self._kept) >= KEPT_EPOCHS:
-                self._kept.pop(min(self._kept))
-            self._kept[epoch] = keys
+            while len(self._key_cache) >= CACHED_EPOCHS:
+                self._key_cache.pop(min(self._key_cache))
+            self._key_cache[epoch] = keys
         return keys
 
 
 @lru_cache(maxsize=4096)
 def _keys(*entropy: int) -> np.ndarray:
-    """Keys [ROUNDS] uint64 of the permutation of a seed and an epoch, and of a rank's part where it has its own."""
+    """Keys [ROUNDS] uint64 of a permutation, from seed and epoch, and for parts also the rank + 1."""
     return np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
 
 
-def drawing_order(
+def build_order(
     samples: int,
     *,
     seed: int,
@@ -340,16 +347,16 @@ def drawing_order(
     shards: str = "shared",
     phases: Sequence[Phase] = (),
 ) -> Order:
-    """The order of so many samples, without strata.
+    """Build the order of a dataset of `samples` samples, without strata.
 
-    `shards`: `shared`, where every sample may come anywhere, or `per_rank`, where the r-th run of `local_batch` samples
-    of each global batch is of the r-th part of the dataset, or of the phase's range of it. Raises UsageError where a
-    rank has no sample to draw.
+    `shards`: `shared`, where any rank draws any sample, or `per_rank`, where the r-th run of `local_batch` samples in
+    each global batch is from the r-th part of the dataset or of the phase's range. Raises UsageError where a rank has
+    no sample to draw.
     """
     if not phases:
-        return _drawn(0, samples, seed, ranks, local_batch, shards)
+        return _range_order(0, samples, seed, ranks, local_batch, shards)
     orders = [
-        _drawn(
+        _range_order(
             phase.start,
             samples if phase.stop is None else phase.stop,
             _derived_seed(seed, number),
@@ -362,8 +369,8 @@ def drawing_order(
     return Phased(orders, first_samples(phases, ranks * local_batch))
 
 
-def _drawn(start: int, stop: int, seed: int, ranks: int, local_batch: int, shards: str) -> Order:
-    """The order of the samples with the indices start … stop - 1."""
+def _range_order(start: int, stop: int, seed: int, ranks: int, local_batch: int, shards: str) -> Order:
+    """Build the order of the samples with dataset indices start … stop - 1."""
     if shards == "shared":
         return Sampler(stop - start, seed, start)
     if stop - start < ranks:

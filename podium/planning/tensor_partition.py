@@ -1,20 +1,20 @@
-"""Partition of whole tensors among the ranks that update them in a sharded optimizer, or of samples; without torch."""
+"""Partition of whole tensors (or samples) among ranks, for a sharded optimizer; without torch."""
 
 import heapq
 from collections.abc import Sequence
 
-LEAST_SHARED = 1 << 16
+MIN_SHARDED_SIZE = 1 << 16  # elements; smaller tensors are updated on all ranks, which costs less than sending them
 
 
 def owners(sizes: Sequence[float], ranks: int) -> list[int]:
-    """Which rank owns each tensor: the largest first, each to the rank that has the fewest elements until then.
+    """Return the rank that owns each tensor: the largest first, each to the rank with the fewest elements so far.
 
-    Source: Graham's longest-processing-time rule (SIAM J. Applied Mathematics 17, 1969); at most 4/3 of the best
-    possible.
+    Source: Graham's longest-processing-time rule (LPT; SIAM J. Applied Mathematics 17, 1969), whose largest load is at
+    most 4/3 of the optimum.
     """
     loads = [(0.0, rank) for rank in range(ranks)]
     found = [0] * len(sizes)
-    for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):  # of equal ones the first comes first
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):  # stable: ties by index
         load, rank = loads[0]
         found[index] = rank
         heapq.heapreplace(loads, (load + sizes[index], rank))

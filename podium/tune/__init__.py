@@ -1,1 +1,1 @@
-"""Search for hyper-parameters that reach the target with fewer samples: every trial is a real training run."""
+"""Search for hyper-parameters that need fewer samples to the target; every trial is a real training run."""

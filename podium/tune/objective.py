@@ -1,4 +1,4 @@
-"""The objective of a trial: the accuracies of a training run, and its samples to the target."""
+"""Objective of a trial: samples to the target accuracy, from the accuracies of a training run."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,25 +16,25 @@ from podium.core.text import short_repr
 from podium.launch.launch import launch
 from podium.run.progress import MetricsReader
 
-# Is told of samples and accuracy; an exception that it raises ends the training.
+# Called with samples and accuracy at each evaluation; an exception that it raises ends the training.
 OnEvaluation = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one training."""
+    """Result of one training, or of several repeats of it."""
 
-    value: float  # samples to target, or the penalty of one that did not reach it: what is minimised
+    value: float  # the objective, minimised: samples to target, or a penalty if it was not reached
     reached: bool
     samples: int  # trained on
-    accuracy: float  # the best
-    failure: str = ""  # what a training that broke off ended with
+    accuracy: float  # best over evaluations
+    failure: str = ""  # error message of a training that failed
 
     @classmethod
     def of_repeats(cls, outcomes: Sequence["Outcome"]) -> "Outcome":
-        """Several trainings of the same settings as one outcome, reached where all of them reached the target.
+        """Combine trainings with the same settings: reached if all of them reached the target.
 
-        Its value is their mean, in which one that did not reach the target has its penalty of max_samples or more.
+        The value is their mean, including the penalties (max_samples or more) of those that did not reach it.
         """
         return cls(
             value=mean(one.value for one in outcomes),
@@ -46,10 +46,10 @@ class Outcome:
 
 
 def train(config: RunConfig, folder: RunFolder, on_evaluation: OnEvaluation = lambda *_: None) -> Outcome:
-    """Train once, as a run does but for its result, and say what came of it. The folder holds the run's side files.
+    """Train once, as `podium run` does but without a result file. The run's other files are written to `folder`.
 
-    A training that breaks off, as one that diverges does, counts with the best accuracy that it had. Raises UsageError
-    for a configuration that cannot be trained, Interrupted, and what `on_evaluation` raises.
+    A training that fails, for example by divergence, is valued by its best accuracy so far. Raises UsageError for a
+    configuration that cannot be trained, Interrupted, and any exception of `on_evaluation`.
     """
     assert config.target_accuracy is not None and config.seed is not None
     make_folder(folder.path)
@@ -67,16 +67,16 @@ def train(config: RunConfig, folder: RunFolder, on_evaluation: OnEvaluation = la
         launch(config, folder, "train", [], tick)
     except WorkError as error:
         failure = str(error)
-    return outcome(curve, config.target_accuracy, config.max_samples, failure)
+    return outcome_of_curve(curve, config.target_accuracy, config.max_samples, failure)
 
 
-def outcome(curve: Sequence[tuple[int, float]], target: float, max_samples: int, failure: str = "") -> Outcome:
-    """Of samples and accuracy at each evaluation.
+def outcome_of_curve(curve: Sequence[tuple[int, float]], target: float, max_samples: int, failure: str = "") -> Outcome:
+    """Compute the outcome of a curve of samples and accuracy at each evaluation.
 
-    The target counts as reached where the straight line between two evaluations crosses it, the first one beginning at
-    no accuracy of no samples: evaluations are so far apart that most settings would tie otherwise. What does not reach
-    it takes max_samples and as large a share of them more as its best accuracy is below the target.
+    The target is reached where the straight line between two evaluations crosses it; the curve starts at (0, 0). A
+    curve that does not reach the target has the value max_samples · (1 + (target − best accuracy) / target).
     """
+    # Interpolated, since evaluations are so far apart that most settings would tie otherwise.
     best = max((accuracy for _, accuracy in curve), default=0.0)
     samples = curve[-1][0] if curve else 0
     before = (0, 0.0)
@@ -88,18 +88,18 @@ def outcome(curve: Sequence[tuple[int, float]], target: float, max_samples: int,
     return Outcome(max_samples * (1 + (target - best) / target), False, samples, best, failure)
 
 
-def keep_outcome(found: Outcome, path: Path) -> None:
-    """As JSON."""
+def write_outcome(found: Outcome, path: Path) -> None:
+    """Write the outcome as JSON, atomically."""
     write_atomically(path, json.dumps(asdict(found)) + "\n")
 
 
-def kept_outcome(path: Path) -> Outcome | None:
-    """What `keep_outcome` wrote; None where it did not. WorkError for anything else."""
+def read_outcome(path: Path) -> Outcome | None:
+    """Read what `write_outcome` wrote; None if the file does not exist. Raises WorkError for a damaged file."""
     if not path.is_file():
         return None
     try:
         return Outcome(**read_json(path))
     except (ValueError, TypeError) as error:
         raise WorkError(
-            f"{path}: holds no outcome of a training ({short_repr(error)}); remove it, and it is made again"
+            f"{path}: is not the outcome of a training ({short_repr(error)}); remove the file to repeat the training"
         ) from None

@@ -1,4 +1,4 @@
-"""Runs the trials of a search and the repeats of its best one, several at a time, each as a separate process."""
+"""Run the trials of a search and the repeats of its best one, several at a time, each as a separate process."""
 
 import os
 import subprocess
@@ -18,118 +18,121 @@ from podium.core.paths import WORKING_FOLDER, child_environment
 from podium.core.processes import end_with_parent
 from podium.core.yaml_files import dump_yaml
 from podium.run.implementation import process_error
-from podium.tune.objective import Outcome, kept_outcome
+from podium.tune.objective import Outcome, read_outcome
 from podium.tune.space import SearchSpace, load_space
-from podium.tune.study import ended, open_study, settle
+from podium.tune.study import finished_trials, open_study, requeue_lost_trials
 from podium.tune.worker import BASE, CONFIG, SPACE, outcome_path
 
 WORKER = [sys.executable, "-m", "podium.tune.worker"]
-LOOK_SECONDS = 0.2
-GRACE_SECONDS = 20.0  # for a worker to end its training and put its trial back
+POLL_SECONDS = 0.2
+GRACE_SECONDS = 20.0  # for a worker to end its training and enqueue its trial again
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]  # prints a line of progress
 
 
 @dataclass(frozen=True)
 class Workers:
-    """How many trainings go on at once, and the processors of each."""
+    """Number of simultaneous trainings, and the processors of each."""
 
     count: int
     threads: int  # of each process of a training
 
     @classmethod
-    def sharing(cls, config: RunConfig, count: int) -> "Workers":
-        """The system's threads shared out evenly."""
+    def from_config(cls, config: RunConfig, count: int) -> "Workers":
+        """Divide the system's threads evenly among `count` workers."""
         return cls(count, max(1, config.launch.threads // count))
 
 
 def search(
-    folder: Path, space: SearchSpace, base: RunConfig, first: Mapping[str, Any] | None, workers: Workers, tell: Tell
+    folder: Path, space: SearchSpace, base: RunConfig, first: Mapping[str, Any] | None, workers: Workers, report: Report
 ) -> None:
-    """Make the trials that `space` still lacks in this folder; of a new one `first`, where given, is the first trial.
+    """Run the trials of `space` that are still missing in this folder; in a new folder `first`, if given, is the first.
 
-    Raises UsageError where the folder's trials were made of something else, and what a worker ended with.
+    Raises UsageError if the folder has trials of another configuration or space, and the error of a failed worker.
     """
-    _keep(folder, space, base)
+    _write_inputs(folder, space, base)
     study = open_study(folder, space)
-    settle(study)
+    requeue_lost_trials(study)
     if first is not None and not study.get_trials(deepcopy=False):
         study.enqueue_trial(dict(first))
-    told = {trial.number for trial in ended(study)}
+    reported = {trial.number for trial in finished_trials(study)}
 
     def commands() -> Iterator[list[str]]:
         for ordinal in range(len(study.get_trials(deepcopy=False)), sys.maxsize):
             yield [str(folder), str(ordinal), str(space.seed), str(workers.threads)]
 
-    def lacking() -> int:
-        trials = ended(study)
-        for trial in (trial for trial in trials if trial.number not in told):
-            told.add(trial.number)
-            words = f"{trial.value:,.0f} samples" if trial.state.name == "COMPLETE" else "pruned"
-            tell(f"{space.name}: trial {len(told)} of {space.trials}: {words}")
+    def count_missing() -> int:
+        trials = finished_trials(study)
+        for trial in (trial for trial in trials if trial.number not in reported):
+            reported.add(trial.number)
+            outcome = f"{trial.value:,.0f} samples" if trial.state.name == "COMPLETE" else "pruned"
+            report(f"{space.name}: trial {len(reported)} of {space.trials}: {outcome}")
         return space.trials - len(trials)
 
-    _work(commands(), lacking, workers.count)
+    _run_workers(commands(), count_missing, workers.count)
 
 
-def repeat(folder: Path, config: RunConfig, seeds: Sequence[int], workers: Workers, tell: Tell) -> list[Outcome]:
-    """Train a configuration once under each seed, but for what the folder has of it already; by seed."""
+def repeat(folder: Path, config: RunConfig, seeds: Sequence[int], workers: Workers, report: Report) -> list[Outcome]:
+    """Train a configuration once with each seed, except for those in the folder; return the outcomes in order of seeds.
+
+    Raises UsageError if the folder has repeats of another configuration, and the error of a failed worker.
+    """
     make_folder(folder)
     kept = folder / CONFIG
     if kept.is_file() and load_resolved(kept) != config:
-        raise UsageError(f"{folder}: holds repeats of other settings; remove it")
+        raise UsageError(f"{folder}: has repeats of other settings; remove the folder")
     write_resolved(config, kept)
 
     def outcomes() -> dict[int, Outcome]:
-        found = {seed: kept_outcome(outcome_path(folder, seed)) for seed in seeds}
+        found = {seed: read_outcome(outcome_path(folder, seed)) for seed in seeds}
         return {seed: one for seed, one in found.items() if one is not None}
 
-    told = set(outcomes())
+    reported = set(outcomes())
 
-    def lacking() -> int:
+    def count_missing() -> int:
         found = outcomes()
-        for seed in sorted(set(found) - told):
-            told.add(seed)
-            tell(f"{folder.name}, seed {seed}: {found[seed].value:,.0f} samples")
+        for seed in sorted(set(found) - reported):
+            reported.add(seed)
+            report(f"{folder.name}, seed {seed}: {found[seed].value:,.0f} samples")
         return len(seeds) - len(found)
 
-    commands = iter([[str(folder), "repeat", str(s), str(workers.threads)] for s in seeds if s not in told])
-    _work(commands, lacking, workers.count)
+    commands = iter([[str(folder), "repeat", str(s), str(workers.threads)] for s in seeds if s not in reported])
+    _run_workers(commands, count_missing, workers.count)
     found = outcomes()
     return [found[seed] for seed in seeds]
 
 
-def _work(commands: Iterator[list[str]], lacking: Callable[[], int], count: int) -> None:
-    """Have `count` workers at work until nothing lacks that is not in work, or no command is left."""
-    at_work: list[Worker] = []
-    more, lacks = True, lacking()
+def _run_workers(commands: Iterator[list[str]], count_missing: Callable[[], int], count: int) -> None:
+    """Run up to `count` workers at a time until nothing is missing or no command is left; end all on an error."""
+    running: list[Worker] = []
+    more, missing = True, count_missing()
     try:
-        while at_work or (more and lacks > 0):
-            while more and len(at_work) < min(count, lacks):
-                words = next(commands, None)
-                more = words is not None
-                if words is not None:
-                    at_work.append(Worker(words))
-            time.sleep(LOOK_SECONDS)
-            done = [worker for worker in at_work if worker.ended]
+        while running or (more and missing > 0):
+            while more and len(running) < min(count, missing):
+                arguments = next(commands, None)
+                more = arguments is not None
+                if arguments is not None:
+                    running.append(Worker(arguments))
+            time.sleep(POLL_SECONDS)
+            done = [worker for worker in running if worker.ended]
             for worker in done:
-                at_work.remove(worker)
+                running.remove(worker)
                 worker.check()
-            lacks = lacking() if done else lacks
+            missing = count_missing() if done else missing
     finally:
-        for worker in at_work:
+        for worker in running:
             worker.end()
 
 
 class Worker:
-    """A process, and what it says."""
+    """A worker process and its output."""
 
-    def __init__(self, words: list[str]) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 — closed when the process has ended
+    def __init__(self, arguments: list[str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 — closed when the process has ended
         self._process = subprocess.Popen(
-            [*WORKER, *words],
+            [*WORKER, *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=self._said,
+            stdout=self._output,
             stderr=subprocess.STDOUT,
             cwd=WORKING_FOLDER,
             env=os.environ | child_environment(),
@@ -141,16 +144,17 @@ class Worker:
         return self._process.poll() is not None
 
     def check(self) -> None:
-        """Raise what it ended with, if it did not end well."""
-        self._said.seek(0)
-        text = self._said.read().decode("utf-8", "replace")
-        self._said.close()
+        """Raise the process's error if its exit code is not 0."""
+        self._output.seek(0)
+        text = self._output.read().decode("utf-8", "replace")
+        self._output.close()
         code = self._process.returncode
         if code:
             raise process_error(code, text, f"a trial's process ended with exit code {code}")
 
     def end(self) -> None:
-        """Politely, so that its training ends with it."""
+        """Terminate the process; kill it after the grace period."""
+        # SIGTERM first: the worker then ends its training and enqueues its trial again.
         self._process.terminate()
         try:
             self._process.wait(GRACE_SECONDS)
@@ -159,8 +163,8 @@ class Worker:
             self._process.wait()
 
 
-def _keep(folder: Path, space: SearchSpace, base: RunConfig) -> None:
-    """Write down what the trials are made of; UsageError where it was something else before. Trials may be added."""
+def _write_inputs(folder: Path, space: SearchSpace, base: RunConfig) -> None:
+    """Write the base configuration and the space. Raises UsageError if the folder has others; `trials` may differ."""
     make_folder(folder)
     base_path, space_path = folder / BASE, folder / SPACE
     same_base = not base_path.is_file() or load_resolved(base_path) == base
@@ -168,6 +172,6 @@ def _keep(folder: Path, space: SearchSpace, base: RunConfig) -> None:
     same_space = not space_path.is_file() or load_space(str(space_path)).model_copy(update=more_trials) == space
     for path, same in ((base_path, same_base), (space_path, same_space)):
         if not same:
-            raise UsageError(f"{path}: this folder's trials were made of other settings; name another --folder")
+            raise UsageError(f"{path}: this folder has trials of other settings; choose another --folder")
     write_resolved(base, base_path)
     write_atomically(space_path, dump_yaml(space.model_dump(mode="json")))

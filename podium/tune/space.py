@@ -1,4 +1,4 @@
-"""A search space: the configuration keys that are searched, their ranges, and the values that are fixed."""
+"""Search spaces: the configuration keys that are searched, their ranges, and fixed values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,8 @@ from podium.core.text import format_list
 from podium.core.yaml_files import read_yaml
 
 SEARCHES = WORKING_FOLDER / "systems" / "search"
-# What makes samples to target comparable. `--set` gives it to all searches and to the shipped settings alike.
+# Keys that change the objective. They are set with `--set`, for all searches and for the shipped settings alike, so
+# that results stay comparable.
 NOT_SEARCHED = (
     "system",
     "description",
@@ -35,7 +36,7 @@ class _Model(BaseModel):
 
 
 class Range(_Model):
-    """Numbers from low to high, drawn evenly (`uniform`), evenly by their logarithm (`log`), or whole ones (`int`)."""
+    """Numbers from low to high: uniform, uniform in the logarithm (`log`), or integers (`int`)."""
 
     kind: Literal["uniform", "log", "int"]
     low: float
@@ -59,12 +60,12 @@ class Range(_Model):
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """The ends of the range, as a trial would have them."""
+        """Ends of the range, with the type of a trial's value."""
         return (int(self.low), int(self.high)) if self.kind == "int" else (self.low, self.high)
 
 
 class Choice(_Model):
-    """One of some values."""
+    """Choice from a list of values."""
 
     kind: Literal["categorical"]
     choices: tuple[str | int | float | bool | None, ...] = Field(min_length=2)
@@ -79,16 +80,17 @@ class Choice(_Model):
 
 
 class SearchSpace(_Model):
-    """A file of systems/search/."""
+    """Content of a search file in systems/search/."""
 
     name: str
-    system: str  # the system that it is made for
+    system: str  # the system that the search is for
     trials: int = Field(ge=1)
-    seed: int = Field(ge=0)  # of the first repeat's training, of every trial's, and of what the sampler draws
-    global_batch_size: tuple[PositiveInt, ...] = ()  # those that it is made for, one or a list; none: any
-    # Trainings of each trial, under seeds from `seed` on; their mean counts, so that settings that sometimes fail lose.
+    seed: int = Field(ge=0)  # of every trial's training, and of the sampler that draws settings
+    global_batch_size: tuple[PositiveInt, ...] = ()  # that the search is for, one or a list; none: any
+    # Trainings of each trial, with seeds from `seed` on. The objective is their mean, which is poor for settings that
+    # sometimes fail.
     repeats_per_trial: int = Field(1, ge=1, le=100)
-    settings: Mapping[str, Any] = {}  # configuration keys that all trials have alike
+    settings: Mapping[str, Any] = {}  # configuration keys with the same value in all trials
     space: Mapping[str, Annotated[Range | Choice, Field(discriminator="kind")]] = Field(min_length=1)
 
     @field_validator("global_batch_size", mode="before")
@@ -102,35 +104,38 @@ class SearchSpace(_Model):
             for key in getattr(self, section):
                 if key.partition(".")[0] in NOT_SEARCHED:
                     raise ValueError(
-                        f"{section}: found {key}, which decides what samples to target are; give it to all by --set"
+                        f"{section}: found {key}, which changes the objective; set it for all trials with --set"
                     )
         both = sorted(set(self.settings) & set(self.space))
         if both:
-            raise ValueError(f"{both[0]} is both fixed in settings and searched over; leave one of them out")
+            raise ValueError(f"{both[0]} is both fixed in settings and searched over; remove one of them")
         return self
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """As Optuna draws from them."""
+        """Optuna's distribution of each searched key."""
         return {key: one.distribution for key, one in self.space.items()}
 
     def base(self, shipped: RunConfig) -> RunConfig:
-        """The configuration that all trials start from. Raises UsageError for a key that does not exist, for an end
-        of a range or a choice that is not allowed in it, and for another batch size than it is made for."""
+        """Return the configuration that all trials start from.
+
+        Raises UsageError for an unknown key, an end of a range or a choice that the configuration does not allow, and a
+        batch size that the search is not for.
+        """
         sizes = self.global_batch_size
         if sizes and shipped.global_batch_size not in sizes:
             made_for = format_list([f"{size:,}" for size in sizes])
             raise UsageError(
-                f"{self.name}: is made for global_batch_size {made_for}, found {shipped.global_batch_size:,}; "
-                f"give --set global_batch_size={sizes[0]}"
+                f"{self.name}: is for global_batch_size {made_for}, found {shipped.global_batch_size:,}; "
+                f"use --set global_batch_size={sizes[0]}"
             )
-        base = changed(shipped, self.settings, f"{self.name}: settings")
+        base = with_values(shipped, self.settings, f"{self.name}: settings")
         for key, one in self.space.items():
             for value in one.examples:
-                changed(base, {key: value}, f"{self.name}: space")
+                with_values(base, {key: value}, f"{self.name}: space")
         return base
 
     def values_of(self, config: RunConfig) -> dict[str, Any] | None:
-        """A configuration's own values of the keys searched over; None where one is not in the space."""
+        """Return a configuration's values of the searched keys; None if one is outside of the space."""
         values = {key: value_of(config, key) for key in self.space}
         for key, one in self.space.items():
             distribution = one.distribution
@@ -146,7 +151,7 @@ class SearchSpace(_Model):
 
 
 def load_space(name: str) -> SearchSpace:
-    """A name in systems/search/, or the path of a YAML file. Raises UsageError for whatever is wrong with it."""
+    """Load a search by its name in systems/search/ or the path of a YAML file. Raises UsageError for an invalid one."""
     given = Path(name)
     path = given if given.suffix in (".yaml", ".yml") else user_or_shipped_path(SEARCHES / f"{name}.yaml")
     names = ", ".join(_search_names())
@@ -159,7 +164,7 @@ def load_space(name: str) -> SearchSpace:
 
 
 def searches_of(config: RunConfig) -> list[str]:
-    """Names of the searches that are made for a system at its batch size: for that size, or else for any."""
+    """Names of the searches for a system at its batch size: those for that size, or else those for any."""
     spaces = [space for space in map(load_space, _search_names()) if space.system == config.system]
     made_for = [space.name for space in spaces if config.global_batch_size in space.global_batch_size]
     return made_for or [space.name for space in spaces if not space.global_batch_size]
@@ -169,8 +174,11 @@ def _search_names() -> list[str]:
     return sorted({path.stem for folder in user_and_shipped_paths(SEARCHES) for path in folder.glob("*.yaml")})
 
 
-def changed(config: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
-    """The configuration with dotted keys changed and checked anew; `source` begins the sentence of a UsageError."""
+def with_values(config: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
+    """Return the configuration with the values of dotted keys replaced, and validated.
+
+    Raises UsageError, with `source` as the start of its message.
+    """
     document = config.model_dump(mode="json", by_alias=True)
     for key, value in values.items():
         *above, last = key.split(".")
@@ -180,18 +188,18 @@ def changed(config: RunConfig, values: Mapping[str, Any], source: str) -> RunCon
             if inner is None and part in OPTIONAL_SECTIONS:
                 inner = section[part] = {}
             if not isinstance(inner, dict):
-                raise UsageError(f"{source}: there is no such key as {key}; docs/configuration.md has all of them")
+                raise UsageError(f"{source}: there is no such key as {key}; docs/configuration.md lists all keys")
             section = inner
         section[last] = value
     try:
         return RunConfig.model_validate(document)
     except ValidationError as error:
-        words = format_validation_error(error, RunConfig, Origins(Path(source))).splitlines()[0]
-        raise UsageError(words) from None
+        first_line = format_validation_error(error, RunConfig, Origins(Path(source))).splitlines()[0]
+        raise UsageError(first_line) from None
 
 
 def value_of(config: RunConfig, key: str) -> Any:
-    """A configuration's value of a dotted key; None where a section above it is null."""
+    """Return a configuration's value of a dotted key; None if a section above it is null."""
     value: Any = config.model_dump(mode="json", by_alias=True)
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

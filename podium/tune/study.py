@@ -1,4 +1,4 @@
-"""The trials of a search in a journal file that several processes share, from which an interrupted search resumes."""
+"""Optuna study of a search: trials in a journal file that several processes share and a later search resumes from."""
 
 import json
 import os
@@ -22,19 +22,23 @@ from podium.tune.space import SearchSpace
 
 JOURNAL = "journal.log"
 STARTUP_TRIALS = 5  # trials that are trained to their end before any is pruned
-ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-class WholeLines(JournalFileBackend):
-    """Optuna's journal file, to which a write that fails adds no part of a line: the next one would be added to it."""
+class AtomicJournalBackend(JournalFileBackend):
+    """Optuna's journal file, with atomic appends.
+
+    A failed write leaves no part of a line, to which the next one would be appended.
+    """
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """WorkError where the disk does not take it, with the journal as it was before."""
+        """Append logs as JSON lines. Raises WorkError if the write fails, with the journal unchanged."""
         path = Path(self._file_path)
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
         try:
             self._lock.acquire()
             try:
+                # Unbuffered, so that an error is raised here and not when the file is closed.
                 with path.open("ab", buffering=0) as file:
                     before = file.tell()
                     try:
@@ -54,60 +58,59 @@ class WholeLines(JournalFileBackend):
 
 
 def open_study(folder: Path, space: SearchSpace, number: int = 0) -> optuna.Study:
-    """The search's study, made where there is none. `number` of the trial to be drawn decides the sampler's seed.
-    WorkError where its journal is damaged or cannot be written.
+    """Open the search's study, or create it. `number` is that of the next trial; it changes the sampler's seed.
 
     Settings are drawn by tree-structured Parzen estimators (Bergstra et al., Algorithms for hyper-parameter
-    optimization, 2011). A trial is pruned where its accuracy at an evaluation is below the median of those that trials
-    before it had there (Golovin et al., Google Vizier, 2017).
+    optimization, 2011). A trial is pruned if its accuracy at an evaluation is below the median of earlier trials at the
+    same evaluation (Golovin et al., Google Vizier, 2017). Raises WorkError if the journal is damaged or cannot be
+    written.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = folder / JOURNAL
-    advice = f"remove {folder}, and its trials are made again"
+    advice = f"remove {folder} to run its trials again"
     if journal.exists() and not journal.is_file():
-        raise WorkError(f"{journal}: is no file; {advice}")
+        raise WorkError(f"{journal}: is not a regular file; {advice}")
     try:
         study = optuna.create_study(
             study_name=space.name,
-            storage=JournalStorage(WholeLines(str(journal))),
+            storage=JournalStorage(AtomicJournalBackend(str(journal))),
+            # Each trial opens the study in a new process: with equal seeds all would draw the same numbers.
             sampler=TPESampler(seed=space.seed + 7919 * number),
             pruner=MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=1),
             direction="minimize",
             load_if_exists=True,
         )
-        whole = all(map(_is_whole, study.get_trials(deepcopy=False)))
+        complete = all(map(_is_complete, study.get_trials(deepcopy=False)))
     except WorkError:
         raise
-    except Exception as error:  # noqa: BLE001 — Optuna lets through whatever a line of the journal raises
-        raise WorkError(
-            f"{journal}: is no journal of trials that can be read ({short_repr(error)}); {advice}"
-        ) from None
-    if not whole:
-        raise WorkError(f"{journal}: has a trial that ended without its samples or its accuracy; {advice}")
+    except Exception as error:  # noqa: BLE001 — Optuna raises errors of many types for damaged lines
+        raise WorkError(f"{journal}: is not a readable journal of trials ({short_repr(error)}); {advice}") from None
+    if not complete:
+        raise WorkError(f"{journal}: a complete trial has no samples or no accuracy; {advice}")
     return study
 
 
-def _is_whole(trial: FrozenTrial) -> bool:
-    """Whether a trial that is complete has all that is reported of it."""
+def _is_complete(trial: FrozenTrial) -> bool:
+    """Whether a complete trial has all values that are reported."""
     if trial.state != TrialState.COMPLETE:
         return True
     numbers = (trial.value, trial.user_attrs.get("samples"), trial.user_attrs.get("accuracy"))
     return None not in map(as_number, numbers) and isinstance(trial.user_attrs.get("reached"), bool)
 
 
-def settle(study: optuna.Study) -> None:
-    """Have trials whose process is gone made again. Only where no other process works on the study."""
+def requeue_lost_trials(study: optuna.Study) -> None:
+    """Enqueue trials whose process has died again. Only while no other process works on the study."""
     for trial in study.get_trials(states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
         study.enqueue_trial(trial.params)
 
 
-def ended(study: optuna.Study) -> list[FrozenTrial]:
-    """Trials that count, in the order in which they were drawn."""
-    return [trial for trial in study.get_trials(deepcopy=False) if trial.state in ENDED]
+def finished_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """Complete and pruned trials, in the order in which they were drawn."""
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state in FINISHED]
 
 
-def best(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
-    """The complete trial of least value, the first of several; a pruned one is never it."""
+def best_trial(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+    """The complete trial with the smallest value, the first among equals; None if no trial is complete."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
     return min(complete, key=lambda trial: trial.value or 0.0, default=None)

@@ -1,4 +1,4 @@
-"""`podium tune`: one or several searches of the same budget, the best of each repeated against the shipped settings."""
+"""`podium tune`: searches with the same budget, and repeats of the best settings of each and of the shipped ones."""
 
 import json
 import math
@@ -29,21 +29,21 @@ from podium.run.prepare import check_checkpoint
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
 from podium.tune.objective import Outcome
-from podium.tune.search import Tell, Workers, repeat, search
-from podium.tune.space import SearchSpace, changed, load_space, searches_of
-from podium.tune.study import best, ended, open_study
+from podium.tune.search import Report, Workers, repeat, search
+from podium.tune.space import SearchSpace, load_space, searches_of, with_values
+from podium.tune.study import best_trial, finished_trials, open_study
 
 SHIPPED = "shipped"
-# Seeds of repeats begin so far above the trials' own, so that nothing is repeated with what it was chosen by.
-FIRST_REPEAT = 1000
+# Seeds of repeats start this far above the trials', so that settings are not repeated with the seed that selected them.
+REPEAT_SEED_OFFSET = 1000
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to search, and how much."""
+    """Options of `podium tune`."""
 
-    searches: tuple[str, ...]  # empty: all that are made for the system
-    trials: int | None  # None: as the searches say
+    searches: tuple[str, ...]  # empty: all for the system
+    trials: int | None  # None: as in the search files
     workers: int
     repeats: int
     folder: Path | None
@@ -51,12 +51,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Trainings of the same settings under several seeds."""
+    """Trainings of the same settings with several seeds."""
 
     name: str
-    values: tuple[float, ...]  # samples to target, those that did not reach it with their penalty
+    values: tuple[float, ...]  # samples to target, or the penalty of a training that did not reach it
     reached: int
-    samples: float  # mean samples trained on, whole evaluations counted
+    samples: float  # mean samples trained on, in whole evaluation intervals
 
     @property
     def mean(self) -> float:
@@ -77,116 +77,120 @@ class Repeats:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What came of one search."""
+class SearchResult:
+    """Result of one search."""
 
     space: SearchSpace
     trials: tuple[FrozenTrial, ...]
     best: FrozenTrial
-    is_shipped: bool  # whether the best trial is that of the shipped settings
+    is_shipped: bool  # whether the best trial has the shipped settings
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All keys that differ from the shipped settings, or may."""
+        """Fixed and best values of the search's keys, which may differ from the shipped settings."""
         return {**self.space.settings, **self.best.params}
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """Everything that `podium tune` has to say."""
+class TuneResult:
+    """Result of `podium tune`."""
 
     folder: Path
     shipped: RunConfig
-    found: tuple[Found, ...]
-    # The shipped settings first, then each search that found others; empty where none were asked for.
+    results: tuple[SearchResult, ...]
+    # The shipped settings first, then each search whose best settings are others; empty if --repeats is 0.
     repeats: tuple[Repeats, ...]
 
 
 def tune(
-    system: str, recipe: str | None, settings: Sequence[str], options: Options, progress: Progress, tell: Tell
-) -> Tuned:
-    """Make whatever trials and repeats the folder lacks. Raises UsageError before long work for what does not fit."""
+    system: str, recipe: str | None, settings: Sequence[str], options: Options, progress: Progress, report: Report
+) -> TuneResult:
+    """Run the trials and repeats that are missing in the folder. Raises UsageError for invalid options first."""
     shipped = load_system(system, recipe, settings)
     spaces = _spaces(shipped, options)
     if shipped.target_accuracy is None:
-        raise UsageError("target_accuracy: found null, but samples to a target are searched for; set one")
+        raise UsageError("target_accuracy: found null, but the objective is samples to a target accuracy; set one")
     bases = [space.base(shipped) for space in spaces]
     folder = make_folder((options.folder or RUNS / shipped.system / "tune").resolve())
     with folder_lock(folder, "podium tune"):
         check_checkpoint(shipped)
         data = with_data(shipped, progress.note)
-        shipped = _prepared(shipped, data)
-        workers = Workers.sharing(shipped, options.workers)
-        found = []
+        shipped = _with_data_and_costs(shipped, data)
+        workers = Workers.from_config(shipped, options.workers)
+        results = []
         for space, base in zip(spaces, bases, strict=True):
-            base = _prepared(base, data)
-            # Searches that are compared all begin with nothing; a single one with what it is to improve on.
+            base = _with_data_and_costs(base, data)
+            # A single search starts from the settings that it should improve; several, which are compared, do not.
             first = space.values_of(base) if len(spaces) == 1 and base == shipped else None
-            search(folder / space.name, space, base, first, workers, tell)
-            found.append(_found(folder / space.name, space, base, shipped))
-        repeats = _repeat(folder, shipped, found, options.repeats, workers, tell)
-    return Tuned(folder, shipped, tuple(found), tuple(repeats))
+            search(folder / space.name, space, base, first, workers, report)
+            results.append(_load_result(folder / space.name, space, base, shipped))
+        repeats = _repeat(folder, shipped, results, options.repeats, workers, report)
+    return TuneResult(folder, shipped, tuple(results), tuple(repeats))
 
 
 def _spaces(shipped: RunConfig, options: Options) -> list[SearchSpace]:
     names = options.searches or tuple(searches_of(shipped))
     if not names:
-        raise UsageError(f"there is no search for {shipped.system} in systems/search; name one by --search")
+        raise UsageError(f"there is no search for {shipped.system} in systems/search; name one with --search")
     spaces = [load_space(name) for name in names]
     if options.trials is not None:
         spaces = [space.model_copy(update={"trials": options.trials}) for space in spaces]
-    for what in ("trials", "seed", "repeats_per_trial"):
-        values = {space.name: getattr(space, what) for space in spaces}
+    for key in ("trials", "seed", "repeats_per_trial"):
+        values = {space.name: getattr(space, key) for space in spaces}
         if len(set(values.values())) > 1:
-            raise UsageError(f"{what}: found {values}; searches that are compared need the same")
+            raise UsageError(f"{key}: found {values}; searches that are compared must have the same value")
     if len({space.name for space in spaces}) < len(spaces) or SHIPPED in {space.name for space in spaces}:
-        raise UsageError(f"--search: found {', '.join(s.name for s in spaces)}; allowed are different names")
+        raise UsageError(
+            f"--search: found {', '.join(s.name for s in spaces)}; allowed are distinct names other than {SHIPPED}"
+        )
     return spaces
 
 
-def _prepared(config: RunConfig, data: RunConfig) -> RunConfig:
+def _with_data_and_costs(config: RunConfig, data: RunConfig) -> RunConfig:
     return with_measured_costs(config.model_copy(update={"data": data.data, "phases": data.phases}))
 
 
-def _found(folder: Path, space: SearchSpace, base: RunConfig, shipped: RunConfig) -> Found:
-    trials = ended(open_study(folder, space))
-    chosen = best(trials)
+def _load_result(folder: Path, space: SearchSpace, base: RunConfig, shipped: RunConfig) -> SearchResult:
+    trials = finished_trials(open_study(folder, space))
+    chosen = best_trial(trials)
     if chosen is None:
-        raise WorkError(f"{folder}: no trial came to its end; allow more with --trials")
-    is_shipped = changed(base, chosen.params, space.name) == changed(shipped, {}, space.name)
-    return Found(space, tuple(trials), chosen, is_shipped)
+        raise WorkError(f"{folder}: no trial is complete; allow more with --trials")
+    is_shipped = with_values(base, chosen.params, space.name) == with_values(shipped, {}, space.name)
+    return SearchResult(space, tuple(trials), chosen, is_shipped)
 
 
 def _repeat(
-    folder: Path, shipped: RunConfig, found: Sequence[Found], repeats: int, workers: Workers, tell: Tell
+    folder: Path, shipped: RunConfig, results: Sequence[SearchResult], repeats: int, workers: Workers, report: Report
 ) -> list[Repeats]:
-    """All under the same seeds."""
+    """Repeat the shipped settings and the best ones of each search, all with the same seeds."""
     if not repeats:
         return []
-    seeds = range(found[0].space.seed + FIRST_REPEAT, found[0].space.seed + FIRST_REPEAT + repeats)
-    made = [Repeats.of(SHIPPED, repeat(folder / "repeats" / SHIPPED, shipped, seeds, workers, tell))]
-    for one in (one for one in found if not one.is_shipped):
+    seeds = range(results[0].space.seed + REPEAT_SEED_OFFSET, results[0].space.seed + REPEAT_SEED_OFFSET + repeats)
+    repeated = [Repeats.of(SHIPPED, repeat(folder / "repeats" / SHIPPED, shipped, seeds, workers, report))]
+    for one in (one for one in results if not one.is_shipped):
         name = one.space.name
-        config = changed(shipped, one.settings, name)
+        config = with_values(shipped, one.settings, name)
         place = folder / "repeats" / f"{name}_trial_{one.best.number:04d}"
-        made.append(Repeats.of(name, repeat(place, config, seeds, workers, tell)))
-    return made
+        repeated.append(Repeats.of(name, repeat(place, config, seeds, workers, report)))
+    return repeated
 
 
 def difference(shipped: Repeats, other: Repeats) -> tuple[float, float]:
-    """How many samples fewer the other needs in the mean, and the standard error of that, the variances being unequal
-    (Welch, 1947); NaN for fewer than two repeats."""
+    """Difference of mean samples to target, shipped − other, and its standard error (Welch, 1947: unequal variances).
+
+    The error is NaN for fewer than two repeats.
+    """
     errors = [repeats.deviation**2 / len(repeats.values) for repeats in (shipped, other)]
     return shipped.mean - other.mean, math.sqrt(sum(errors))
 
 
-def as_words(settings: Mapping[str, Any]) -> list[str]:
-    """As the command line takes them."""
-    return [word for key, value in settings.items() for word in ("--set", f"{key}={_scalar(value)}")]
+def as_arguments(settings: Mapping[str, Any]) -> list[str]:
+    """Format settings as arguments of the command line."""
+    return [argument for key, value in settings.items() for argument in ("--set", f"{key}={_scalar(value)}")]
 
 
 def as_yaml(settings: Mapping[str, Any]) -> str:
-    """As a system's file takes them."""
+    """Format settings as YAML for a system's file."""
     document: dict[str, Any] = {}
     for key, value in settings.items():
         *above, last = key.split(".")
@@ -198,12 +202,12 @@ def as_yaml(settings: Mapping[str, Any]) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A value as YAML has it, so that it is read back as what it is."""
+    """Format a value as YAML, so that it is read back with the same type."""
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
 
 
-def as_json(tuned: Tuned) -> dict[str, Any]:
-    """One object for programs."""
+def as_json(tuned: TuneResult) -> dict[str, Any]:
+    """Return the JSON document of `podium tune`."""
     return {
         "system": tuned.shipped.system,
         "folder": str(tuned.folder),
@@ -216,51 +220,51 @@ def as_json(tuned: Tuned) -> dict[str, Any]:
                 "best_samples": one.best.value,
                 "is_shipped": one.is_shipped,
                 "settings": one.settings,
-                "set": as_words(one.settings),
+                "set": as_arguments(one.settings),
                 "values": [trial.value if trial.state.name == "COMPLETE" else None for trial in one.trials],
             }
-            for one in tuned.found
+            for one in tuned.results
         },
         "repeats": {one.name: one.as_json() for one in tuned.repeats},
     }
 
 
-def keep_report(tuned: Tuned) -> None:
-    """report.json, and the best settings of each search as NAME.yaml, in the folder."""
+def write_tune_report(tuned: TuneResult) -> None:
+    """Write report.json, and the best settings of each search as NAME.yaml, to the folder."""
     write_atomically(tuned.folder / "report.json", json.dumps(as_json(tuned), indent=2) + "\n")
-    for one in tuned.found:
+    for one in tuned.results:
         write_atomically(tuned.folder / f"{one.space.name}.yaml", as_yaml(one.settings))
 
 
 COLOURS = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e")
 SHIPPED_COLOUR = "#555555"
-SURE = 2.0  # standard errors that a difference has to be worth to be told as one
+MIN_STANDARD_ERRORS = 2.0  # smallest difference that is reported as one, in standard errors
 
 
-def print_tuned(console: Console, tuned: Tuned) -> None:
-    """A line a search, its best settings, and the repeats against the shipped settings."""
+def print_tuned(console: Console, tuned: TuneResult) -> None:
+    """Print a table of the searches, the best settings of each, and the repeats compared with the shipped settings."""
     headings = ("trials", "pruned", "best trial", "samples to target", "accuracy")
     table = number_table(f"{tuned.shipped.system}: searches", "search", *headings)
-    for one in tuned.found:
+    for one in tuned.results:
         pruned = sum(trial.state.name == "PRUNED" for trial in one.trials)
         reached = "" if one.best.user_attrs["reached"] else " (not reached)"
         accuracy = f"{one.best.user_attrs['accuracy']:.4f}"
         counts = (str(len(one.trials)), str(pruned), str(one.best.number))
         table.add_row(one.space.name, *counts, f"{one.best.value:,.0f}{reached}", accuracy)
     console.print(table)
-    for one in tuned.found:
+    for one in tuned.results:
         console.print(f"\nbest of {one.space.name}:", style="bold", highlight=False)
-        print_line(console, shlex.join(as_words(one.settings)))
+        print_line(console, shlex.join(as_arguments(one.settings)))
         console.print(as_yaml(one.settings), markup=False, highlight=False)
     if tuned.repeats:
         console.print(_repeat_table(tuned.repeats))
-    for sentence in verdicts(tuned.found, tuned.repeats):
+    for sentence in verdicts(tuned.results, tuned.repeats):
         print_line(console, sentence)
 
 
 def _repeat_table(repeats: Sequence[Repeats]) -> Table:
-    headings = ("n", "reached", "samples to target", "sd", "least", "greatest")
-    table = number_table("Repeats under the same other seeds", "settings", *headings)
+    headings = ("n", "reached", "samples to target", "sd", "minimum", "maximum")
+    table = number_table("Repeats with the same new seeds", "settings", *headings)
     for one in repeats:
         deviation = "–" if math.isnan(one.deviation) else f"{one.deviation:,.0f}"
         figures = (f"{one.mean:,.0f}", deviation, f"{min(one.values):,.0f}", f"{max(one.values):,.0f}")
@@ -268,42 +272,46 @@ def _repeat_table(repeats: Sequence[Repeats]) -> Table:
     return table
 
 
-def verdicts(found: Sequence[Found], repeats: Sequence[Repeats]) -> Iterator[str]:
-    """A sentence on each search: what its best settings are worth against the shipped ones."""
-    made = {one.name: one for one in repeats}
-    for one in found:
+def verdicts(results: Sequence[SearchResult], repeats: Sequence[Repeats]) -> Iterator[str]:
+    """Yield a sentence for each search that compares its best settings with the shipped ones."""
+    by_name = {one.name: one for one in repeats}
+    for one in results:
         name = one.space.name
         if one.is_shipped:
             yield f"{name}: no trial was better than the shipped settings"
-        elif name in made:
-            fewer, error = difference(made[SHIPPED], made[name])
+        elif name in by_name:
+            fewer, error = difference(by_name[SHIPPED], by_name[name])
             if math.isnan(error):
-                yield f"{name}: one repeat says nothing; make more with --repeats"
+                yield f"{name}: one repeat has no standard error; use more --repeats"
                 continue
-            words = f"{abs(fewer):,.0f} ± {error:,.0f} samples {'fewer' if fewer > 0 else 'more'} than as shipped"
-            sure = abs(fewer) > SURE * error
-            yield f"{name}: {words}" + ("" if sure else f", no difference by {SURE:g} standard errors")
+            comparison = (
+                f"{abs(fewer):,.0f} ± {error:,.0f} samples {'fewer' if fewer > 0 else 'more'} than the shipped settings"
+            )
+            significant = abs(fewer) > MIN_STANDARD_ERRORS * error
+            yield f"{name}: {comparison}" + (
+                "" if significant else f", less than {MIN_STANDARD_ERRORS:g} standard errors"
+            )
 
 
-def plot_tuned(tuned: Tuned, path: Path) -> None:
-    """Draw each search's trials, its best so far and its repeats. WorkError if the file cannot be written."""
+def plot_tuned(tuned: TuneResult, path: Path) -> None:
+    """Draw the trials, the best so far and the repeats of each search. Raises WorkError if it cannot be written."""
     with picture(path, 9, 5) as axes:
-        longest = max(len(one.trials) for one in tuned.found)
-        colours = {one.space.name: COLOURS[number % len(COLOURS)] for number, one in enumerate(tuned.found)}
-        for one in tuned.found:
+        longest = max(len(one.trials) for one in tuned.results)
+        colours = {one.space.name: COLOURS[number % len(COLOURS)] for number, one in enumerate(tuned.results)}
+        for one in tuned.results:
             _draw_trials(axes, one, colours[one.space.name])
         for number, repeats in enumerate(tuned.repeats):
             colour = colours.get(repeats.name, SHIPPED_COLOUR)
             _draw_repeats(axes, repeats, longest + 2 + 2 * number, colour)
         axes.axhline(tuned.shipped.max_samples, color="#bbbbbb", linewidth=0.8, label="max_samples: above, not reached")
         axes.set_yscale("log")
-        axes.set_xlabel("trial; right of them, repeats of the best under other seeds with mean ± sd")
+        axes.set_xlabel("trial; to the right, repeats of the best settings with other seeds, with mean ± sd")
         axes.set_ylabel("samples to target")
         axes.set_title(f"Samples to the target of {tuned.shipped.target_accuracy} on {tuned.shipped.system}")
         axes.legend()
 
 
-def _draw_trials(axes: Axes, one: Found, colour: str) -> None:
+def _draw_trials(axes: Axes, one: SearchResult, colour: str) -> None:
     complete = [(n, t.value) for n, t in enumerate(one.trials) if t.state.name == "COMPLETE" and t.value is not None]
     values = [value for _, value in complete]
     so_far = [min(values[: n + 1]) for n in range(len(values))]

@@ -1,7 +1,7 @@
-"""One training run of a search, as a process: `python -m podium.tune.worker FOLDER NUMBER|repeat SEED THREADS`.
+"""One trial or repeat of a search as a process: `python -m podium.tune.worker FOLDER NUMBER|repeat SEED THREADS`.
 
-With NUMBER it runs that trial; with `repeat` it trains FOLDER/config.yaml under another seed. Exit codes: 0 the
-training came to an end, whatever its outcome; 1 it could not be run; 2 wrong usage.
+With NUMBER it runs that trial; with `repeat` it trains FOLDER/config.yaml with the seed SEED. Exit codes: 0 the
+training ended, with any outcome; 1 it could not be run; 2 wrong usage.
 """
 
 import sys
@@ -16,21 +16,21 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError
 from podium.core.processes import end_with_parent
-from podium.tune.objective import Outcome, keep_outcome, train
-from podium.tune.space import changed, load_space
+from podium.tune.objective import Outcome, train, write_outcome
+from podium.tune.space import load_space, with_values
 from podium.tune.study import open_study
 
 BASE, SPACE, CONFIG = "base.yaml", "search.yaml", "config.yaml"
 
 
 def main() -> int:
-    folder, what, seed, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    folder, job, seed, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     end_with_parent()
     try:
-        if what == "repeat":
+        if job == "repeat":
             repeat(folder, seed, threads)
         else:
-            make_trial(folder, int(what), seed, threads)
+            run_trial(folder, int(job), seed, threads)
     except (PodiumError, Interrupted) as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -38,25 +38,25 @@ def main() -> int:
 
 
 def outcome_path(folder: Path, seed: int) -> Path:
-    """Where the outcome of a repeat is kept."""
+    """Path of a repeat's outcome."""
     return folder / f"seed_{seed}" / "outcome.json"
 
 
 def repeat(folder: Path, seed: int, threads: int) -> None:
-    """Train a configuration that was found, under a seed, and keep what came of it."""
-    config, path = _placed(load_resolved(folder / CONFIG), seed, threads), outcome_path(folder, seed)
-    keep_outcome(train(config, RunFolder(path.parent)), path)
+    """Train the configuration in `folder` with a seed, and write the outcome."""
+    config, path = _with_seed_and_threads(load_resolved(folder / CONFIG), seed, threads), outcome_path(folder, seed)
+    write_outcome(train(config, RunFolder(path.parent)), path)
 
 
-def make_trial(folder: Path, number: int, seed: int, threads: int) -> None:
-    """Draw settings, train with them, and tell the study. A trial that was interrupted is put back."""
+def run_trial(folder: Path, number: int, seed: int, threads: int) -> None:
+    """Draw settings, train with them, and report the outcome to the study. An interrupted trial is enqueued again."""
     space = load_space(str(folder / SPACE))
     study = open_study(folder, space, number)
     trial = study.ask(fixed_distributions=space.distributions())
     try:
-        config = changed(load_resolved(folder / BASE), trial.params, f"trial {trial.number}")
+        config = with_values(load_resolved(folder / BASE), trial.params, f"trial {trial.number}")
         seeds = range(seed, seed + space.repeats_per_trial)
-        found = _train([_placed(config, one, threads) for one in seeds], folder, trial)
+        found = _train_repeats([_with_seed_and_threads(config, one, threads) for one in seeds], folder, trial)
     except optuna.TrialPruned:
         study.tell(trial, state=TrialState.PRUNED)
     except BaseException as error:
@@ -70,9 +70,10 @@ def make_trial(folder: Path, number: int, seed: int, threads: int) -> None:
         study.tell(trial, found.value)
 
 
-def _train(configs: Sequence[RunConfig], folder: Path, trial: optuna.Trial) -> Outcome:
-    """Train once under each seed. The accuracy curve of the first is reported as it grows, by the number of the
-    evaluation; 1 − accuracy, to be minimised. A trial is pruned by that one alone, with which those before it compare.
+def _train_repeats(configs: Sequence[RunConfig], folder: Path, trial: optuna.Trial) -> Outcome:
+    """Train once with each seed; the first training reports its accuracies to Optuna, as 1 − accuracy, to be minimised.
+
+    Raises optuna.TrialPruned, only during the first training: the pruner compares curves by the evaluation's number.
     """
     evaluations = 0
 
@@ -94,8 +95,8 @@ def _train(configs: Sequence[RunConfig], folder: Path, trial: optuna.Trial) -> O
     return Outcome.of_repeats(outcomes)
 
 
-def _placed(config: RunConfig, seed: int, threads: int) -> RunConfig:
-    """With its seed, and its share of the processors."""
+def _with_seed_and_threads(config: RunConfig, seed: int, threads: int) -> RunConfig:
+    """Return the configuration with a seed and a number of threads for each process."""
     launch = config.launch.model_copy(update={"threads_per_process": threads})
     return config.model_copy(update={"seed": seed, "launch": launch})
 

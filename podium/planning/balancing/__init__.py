@@ -1,1 +1,1 @@
-"""Which rank takes which samples of a global batch: pure numpy functions in one table."""
+"""Balancing strategies: numpy functions that assign the samples of a global batch to ranks."""

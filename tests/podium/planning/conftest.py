@@ -1,4 +1,4 @@
-"""What tests of plans use of the implementation's tests: stores of samples."""
+"""Fixtures of the implementation's tests that the planning tests use: stores of samples."""
 
 from tests.implementations.pytorch.conftest import make_samples as make_samples
 from tests.implementations.pytorch.conftest import make_store as make_store

@@ -1,8 +1,8 @@
-"""Accelerators' peaks by precision, as data sheets state them."""
+"""Peaks of accelerators by precision, compared with data sheets."""
 
 import pytest
 
-from podium.planning.accelerators import _OTHERS, _TABLE, accelerator_named
+from podium.planning.accelerators import _OTHER_PEAKS, _TABLE, find_accelerator
 
 
 @pytest.mark.parametrize(
@@ -17,16 +17,16 @@ from podium.planning.accelerators import _OTHERS, _TABLE, accelerator_named
     ],
 )
 def test_peaks(text: str, half: float, fp32: float, tf32: float | None, fp8: float | None) -> None:
-    kind = accelerator_named(text)
+    kind = find_accelerator(text)
     assert kind is not None
     peaks = (kind.peak_flops, kind.fp32_flops, kind.tf32_flops, kind.fp8_flops)
     assert peaks == tuple(None if peak is None else peak * 1e12 for peak in (half, fp32, tf32, fp8))
 
 
-def test_other_peaks_are_of_known_accelerators_and_in_order() -> None:
+def test_other_peaks_are_ordered_by_precision() -> None:
     halves = {name: half for _, name, half in _TABLE}
-    assert set(_OTHERS) <= set(halves)
-    for name, (fp32, tf32, fp8) in _OTHERS.items():
+    assert set(_OTHER_PEAKS) <= set(halves)
+    for name, (fp32, tf32, fp8) in _OTHER_PEAKS.items():
         half = halves[name]
         assert half is not None
         assert fp32 is not None and fp32 < half

@@ -1,4 +1,4 @@
-"""From the length index to steps: what every rank knows is what is read."""
+"""The batch plan from the length index, compared with the batches that are read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -21,7 +21,7 @@ def make_order(store: SampleStore, strategy: str = "indexed", ranks: int = 2, ac
         seed=4,
         strategy=strategy,
         global_batch_size=24,
-        deal=Deal(ranks, ranks),
+        spec=AssignmentSpec(ranks, ranks),
         accumulation_steps=accumulation,
     )
 
@@ -33,9 +33,7 @@ def store(make_store: StoreMaker, wikipedia_lengths: Lengths) -> SampleStore:
 
 @pytest.mark.parametrize("strategy", ["indexed", "random", "padded"])
 @pytest.mark.parametrize(("ranks", "accumulation"), [(1, 1), (2, 2), (3, 4)])
-def test_what_is_known_beforehand_is_what_is_read(
-    store: SampleStore, strategy: str, ranks: int, accumulation: int
-) -> None:
+def test_planned_batches_equal_those_read(store: SampleStore, strategy: str, ranks: int, accumulation: int) -> None:
     order = make_order(store, strategy, ranks, accumulation)
     for number in range(4):
         whole = order.global_batch(number)
@@ -57,15 +55,15 @@ def test_what_is_known_beforehand_is_what_is_read(
 
 
 @pytest.mark.parametrize("strategy", ["indexed", "random", "padded"])
-def test_every_sample_is_trained_on_once_an_epoch(store: SampleStore, strategy: str) -> None:
-    """60 samples in steps of 24: two epochs in five steps, whatever the number of ranks."""
+def test_every_sample_is_planned_once_per_epoch(store: SampleStore, strategy: str) -> None:
+    """60 samples in steps of 24: two epochs in five steps, for any number of ranks."""
     for ranks in (1, 2, 4):
         order = make_order(store, strategy, ranks, 1)
         taken = np.concatenate([order.global_batch(step).indices for step in range(5)])
         assert np.bincount(taken, minlength=60).tolist() == [2] * 60
 
 
-def test_ranks_and_strategies_share_out_the_same_global_batch(store: SampleStore) -> None:
+def test_global_batch_does_not_depend_on_ranks_and_strategy(store: SampleStore) -> None:
     batches = [
         np.sort(make_order(store, strategy, ranks, accumulation).global_batch(3).indices).tolist()
         for strategy in ("indexed", "random", "padded")
@@ -74,7 +72,7 @@ def test_ranks_and_strategies_share_out_the_same_global_batch(store: SampleStore
     assert all(batch == batches[0] for batch in batches)
 
 
-def test_only_the_index_is_needed_to_know_a_global_batch(store: SampleStore, tmp_path: Path) -> None:
+def test_global_batch_needs_only_the_length_index(store: SampleStore, tmp_path: Path) -> None:
     expected = make_order(store).global_batch(0).indices
     store.paths[0].unlink()
     assert np.array_equal(make_order(store).global_batch(0).indices, expected)

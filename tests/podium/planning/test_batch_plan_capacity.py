@@ -1,4 +1,4 @@
-"""One shape for a whole run: nothing is lost in it, little overflows it, and what does comes a step later."""
+"""Capacity: one shape for a whole run, with every sample kept and overflowing ones deferred to the next step."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from benchmarks.bert.lengths import quantiles, wikipedia_histogram
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.bench.variants import Lengths
-from podium.planning.balancing.interface import Assignment, Deal
-from podium.planning.batch_plan import Capacity, TrainingOrder, capacity_for, fit_in, run_shapes
+from podium.planning.balancing.interface import Assignment, AssignmentSpec
+from podium.planning.batch_plan import Capacity, TrainingOrder, capacity_for, fit_to_capacity, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
 
 def even(samples: int, parts: int) -> Assignment:
-    return Assignment.even(np.arange(samples).reshape(parts, -1))
+    return Assignment.from_rows(np.arange(samples).reshape(parts, -1))
 
 
 def sizes_of(tokens: list[int]) -> np.ndarray:
@@ -27,63 +27,63 @@ def sizes_of(tokens: list[int]) -> np.ndarray:
 @settings(max_examples=200, deadline=None)
 @given(
     tokens=st.lists(st.integers(1, 90), min_size=12, max_size=12),
-    late=st.lists(st.integers(1, 90), max_size=5),
+    carried_over=st.lists(st.integers(1, 90), max_size=5),
     parts=st.sampled_from([1, 2, 3, 6]),
     room=st.integers(0, 400),
     masked=st.integers(9, 60),
     sequences=st.integers(1, 14),
 )
-def test_nothing_is_lost_and_no_part_is_over_full(
-    tokens: list[int], late: list[int], parts: int, room: int, masked: int, sequences: int
+def test_every_sample_is_kept_and_no_part_exceeds_the_capacity(
+    tokens: list[int], carried_over: list[int], parts: int, room: int, masked: int, sequences: int
 ) -> None:
-    capacity, sizes = Capacity(91 + room, masked, sequences), sizes_of(tokens + late)
-    fitted = fit_in(even(12, parts), sizes, len(late), capacity)
-    assert sorted([*fitted.assignment.order, *fitted.left]) == list(range(12 + len(late)))
+    capacity, sizes = Capacity(91 + room, masked, sequences), sizes_of(tokens + carried_over)
+    fitted = fit_to_capacity(even(12, parts), sizes, len(carried_over), capacity)
+    assert sorted([*fitted.assignment.order, *fitted.deferred]) == list(range(12 + len(carried_over)))
     for size, limit in zip(sizes, capacity.limits, strict=True):
-        loads = fitted.assignment.loads(size[: 12 + len(late)])
+        loads = fitted.assignment.loads(size[: 12 + len(carried_over)])
         assert loads.max() <= limit
         room_left = limit - loads
-        if size is sizes[0] and len(fitted.left) and capacity.masked > 50 and capacity.sequences > 12:
-            assert room_left.max() < sizes[0][fitted.left].min()  # what is left has no room anywhere
-    assert list(fitted.left) == sorted(fitted.left)
-    again = fit_in(even(12, parts), sizes, len(late), capacity)
+        if size is sizes[0] and len(fitted.deferred) and capacity.masked > 50 and capacity.sequences > 12:
+            assert room_left.max() < sizes[0][fitted.deferred].min()  # deferred samples fit nowhere
+    assert list(fitted.deferred) == sorted(fitted.deferred)
+    again = fit_to_capacity(even(12, parts), sizes, len(carried_over), capacity)
     assert np.array_equal(again.assignment.order, fitted.assignment.order)
 
 
-def test_what_fits_stays_where_it_is() -> None:
+def test_assignment_that_fits_is_unchanged() -> None:
     assignment = even(6, 2)
-    fitted = fit_in(assignment, sizes_of([5, 6, 7, 8, 9, 10]), 0, Capacity(28, 9, 3))
+    fitted = fit_to_capacity(assignment, sizes_of([5, 6, 7, 8, 9, 10]), 0, Capacity(28, 9, 3))
     assert fitted.assignment is assignment
-    assert (fitted.moved, len(fitted.left)) == (0, 0)
+    assert (fitted.moved, len(fitted.deferred)) == (0, 0)
 
 
-def test_the_shortest_that_is_enough_moves_to_the_part_with_most_room() -> None:
-    """Part 0 has 50 tokens for 41: of 20, 10, 9 and 11 the 9 is enough. Part 2 has more room than part 1."""
-    fitted = fit_in(
-        Assignment.joined([np.arange(4), np.array([4]), np.array([5])]),
+def test_shortest_sufficient_sequence_moves_to_the_part_with_most_room() -> None:
+    """Part 0 has 50 tokens of 41: of 20, 10, 9 and 11 the 9 is sufficient. Part 2 has more room than part 1."""
+    fitted = fit_to_capacity(
+        Assignment.from_parts([np.arange(4), np.array([4]), np.array([5])]),
         sizes_of([20, 10, 9, 11, 30, 25]),
         0,
         Capacity(42, 99, 9),
     )
     assert [fitted.assignment.part(p).tolist() for p in range(3)] == [[0, 1, 3], [4], [5, 2]]
-    assert (fitted.moved, fitted.left.tolist()) == (1, [])
+    assert (fitted.moved, fitted.deferred.tolist()) == (1, [])
 
 
-def test_the_late_come_first() -> None:
-    """There is room for one: of a late sequence and one that is given up, the late one is taken."""
-    fitted = fit_in(
-        Assignment.joined([np.array([0, 1]), np.array([2])]), sizes_of([30, 12, 28, 12]), 1, Capacity(42, 99, 9)
+def test_sequences_carried_over_are_placed_first() -> None:
+    """There is room for one of two sequences: the one carried over is placed, not the evicted one."""
+    fitted = fit_to_capacity(
+        Assignment.from_parts([np.array([0, 1]), np.array([2])]), sizes_of([30, 12, 28, 12]), 1, Capacity(42, 99, 9)
     )
     assert fitted.assignment.part(1).tolist() == [2, 3]
-    assert fitted.left.tolist() == [1]
+    assert fitted.deferred.tolist() == [1]
 
 
-def test_the_size_follows_from_how_often_it_may_be_exceeded() -> None:
+def test_capacity_follows_from_the_overflow_probability() -> None:
     loads = np.random.default_rng(0).normal([5000, 700, 16], [100, 20, 0], (2000, 3))
     rare, often = (capacity_for(loads, overflow, 64) for overflow in (0.003, 0.3))
     assert rare.tokens % 64 == 0
     assert rare.masked % 8 == 0
-    assert rare.sequences == 17  # one more than ever, for one that moves
+    assert rare.sequences == 17  # the maximum and one more, for a sequence that moves
     assert 5000 + 2.7 * 100 < rare.tokens < 5000 + 2.9 * 100 + 64
     assert 5000 + 0.5 * 100 < often.tokens < 5000 + 0.6 * 100 + 64
     varying = loads + np.random.default_rng(1).normal(0, [0, 0, 2], (2000, 3))
@@ -98,7 +98,7 @@ def order_of(strategy: str, overflow: float | None, **changed: object) -> Traini
         seed=3,
         strategy=strategy,
         global_batch_size=32,
-        deal=Deal(4, 4, **changed),  # type: ignore[arg-type]
+        spec=AssignmentSpec(4, 4, **changed),  # type: ignore[arg-type]
         accumulation_steps=1,
         capacity_overflow=overflow,
     )
@@ -108,7 +108,7 @@ def order_of(strategy: str, overflow: float | None, **changed: object) -> Traini
     ("strategy", "changed"),
     [("random", {}), ("indexed", {}), ("indexed", {"counts": "free"}), ("exchanged", {}), ("presorted", {})],
 )
-def test_every_sample_comes_exactly_once_an_epoch_or_a_little_later(strategy: str, changed: dict[str, str]) -> None:
+def test_every_sample_is_planned_once_per_epoch_or_shortly_after(strategy: str, changed: dict[str, str]) -> None:
     order = order_of(strategy, 0.25, **changed)
     assert order.capacity is not None
     taken, expected, moved = [], [], 0
@@ -121,15 +121,15 @@ def test_every_sample_comes_exactly_once_an_epoch_or_a_little_later(strategy: st
         for values, limit in zip((whole.lengths, whole.masked_counts), order.capacity.limits[:2], strict=True):
             assert np.diff(np.concatenate([[0], np.cumsum(values)])[whole.starts]).max() <= limit
         assert np.diff(whole.starts).max() <= order.capacity.sequences
-    late = Counter(np.concatenate(expected).tolist())
-    late.subtract(np.concatenate(taken).tolist())
-    assert min(late.values()) == 0
-    assert late.total() < 32
+    carried_over = Counter(np.concatenate(expected).tolist())
+    carried_over.subtract(np.concatenate(taken).tolist())
+    assert min(carried_over.values()) == 0
+    assert carried_over.total() < 32
     assert moved > 0
 
 
-def test_a_step_is_the_same_wherever_a_run_begins() -> None:
-    """What comes late into a step is found from the steps before, which nobody has asked for."""
+def test_step_does_not_depend_on_the_first_step_of_a_run() -> None:
+    """Sequences carried over into a step are computed from the steps before, in any order of calls."""
     whole = order_of("indexed", 0.25)
     steps = [whole.global_batch(step) for step in range(40)]
     resumed = order_of("indexed", 0.25)
@@ -142,14 +142,14 @@ def test_a_step_is_the_same_wherever_a_run_begins() -> None:
 
 @pytest.mark.parametrize("strategy", ["random", "indexed"])
 @pytest.mark.parametrize("overflow", [0.02, 0.2])
-def test_about_as_many_steps_overflow_as_stated(strategy: str, overflow: float) -> None:
-    """Slots are rounded up, by a third of a standard deviation here, so rather fewer do."""
+def test_share_of_overflowing_steps_is_as_configured(strategy: str, overflow: float) -> None:
+    """Slots are rounded up, here by a third of a standard deviation, so that fewer steps overflow."""
     order = order_of(strategy, overflow)
     overflowing = np.mean([order.global_batch(step).moved > 0 for step in range(500)])
     assert 0.25 * overflow <= overflowing <= 1.5 * overflow
 
 
-def test_a_run_has_one_shape(
+def test_run_with_capacity_has_one_shape(
     make_store: Callable[..., SampleStore], wikipedia_lengths: Callable[..., np.ndarray]
 ) -> None:
     store = make_store(wikipedia_lengths(60, 1))
@@ -158,7 +158,7 @@ def test_a_run_has_one_shape(
         seed=4,
         strategy="random",
         global_batch_size=8,
-        deal=Deal(2, 2),
+        spec=AssignmentSpec(2, 2),
         accumulation_steps=1,
         capacity_overflow=0.3,
     )

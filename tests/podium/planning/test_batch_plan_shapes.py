@@ -1,4 +1,4 @@
-"""Every shape of a run is known before it: no batch of it has another, and none is known that does not come."""
+"""The shapes of a run are known before it starts: exactly those of its batches."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,25 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
 
 @pytest.mark.parametrize("strategy", ["indexed", "random", "padded"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_all_shapes_are_known(strategy: str, rank: int, make_store: Callable[..., SampleStore]) -> None:
+def test_run_shapes_are_exactly_those_of_the_batches(
+    strategy: str, rank: int, make_store: Callable[..., SampleStore]
+) -> None:
     store = make_store(np.random.default_rng(1).integers(5, 90, 64))
     order = TrainingOrder(
-        store, seed=3, strategy=strategy, global_batch_size=8, deal=Deal(2, 2), accumulation_steps=2, shape_step=32
+        store,
+        seed=3,
+        strategy=strategy,
+        global_batch_size=8,
+        spec=AssignmentSpec(2, 2),
+        accumulation_steps=2,
+        shape_step=32,
     )
     shapes = run_shapes(order, rank, 20)  # into the third epoch
     met: dict[int, int] = {}

@@ -1,7 +1,4 @@
-"""Step costs: found again from times that were made of them, never negative, kept and read with care.
-
-Step costs are of a model and a device; of other settings they are doubtful.
-"""
+"""Step costs: their fit, their file, and the conditions under which they are valid."""
 
 import json
 from pathlib import Path
@@ -14,7 +11,7 @@ from hypothesis import strategies as st
 
 from podium.config.load import load_system
 from podium.core.errors import UsageError
-from podium.planning.costs import TERMS, StepCosts, differing, fit, load_costs, save_costs
+from podium.planning.costs import TERMS, StepCosts, find_differences, fit, load_costs, save_costs
 
 COSTS = StepCosts(step=3e-3, token=2e-6, pair=1e-9, masked=5e-6, sequence=1e-5)
 
@@ -29,7 +26,7 @@ def compositions(seed: int, count: int = 12) -> list[tuple[np.ndarray, int]]:
 
 @given(st.lists(st.sampled_from([0.0, 1e-9, 1e-6, 1e-3]), min_size=5, max_size=5).filter(any), st.integers(0, 50))
 @settings(deadline=None, max_examples=50)
-def test_times_made_of_costs_give_them_back(values: list[float], seed: int) -> None:
+def test_fit_recovers_costs_from_exact_times(values: list[float], seed: int) -> None:
     costs = StepCosts(*values)
     steps = [(lengths, masked, costs.seconds(lengths, masked)) for lengths, masked in compositions(seed)]
     found = fit(steps)
@@ -38,7 +35,7 @@ def test_times_made_of_costs_give_them_back(values: list[float], seed: int) -> N
     assert found.median_relative_error < 1e-4
 
 
-def test_each_term_counts_its_own() -> None:
+def test_each_term_has_its_coefficient() -> None:
     lengths = np.array([10, 20])
     for term, amount in zip(TERMS, (1, 30, 500, 4, 2), strict=True):
         only = StepCosts(**{name: float(name == term) for name in TERMS})
@@ -46,14 +43,14 @@ def test_each_term_counts_its_own() -> None:
 
 
 def test_no_coefficient_is_negative() -> None:
-    """Also where plain least squares has one: times that fall with the number of tokens."""
+    """Also where ordinary least squares would have one: times that fall with the number of tokens."""
     steps = [(lengths, masked, 1.0 - 1e-5 * lengths.sum()) for lengths, masked in compositions(3)]
     found = fit(steps)
     assert min(getattr(found, term) for term in TERMS) >= 0
     assert found.median_relative_error < 0.1
 
 
-def test_noise_moves_it_little() -> None:
+def test_fit_tolerates_noise() -> None:
     random = np.random.default_rng(0)
     steps = [(n, m, COSTS.seconds(n, m) * random.uniform(0.97, 1.03)) for n, m in compositions(1, 60)]
     found = fit(steps)
@@ -62,12 +59,12 @@ def test_noise_moves_it_little() -> None:
     assert 0.005 < found.median_relative_error < 0.03
 
 
-def test_too_few_steps_are_refused() -> None:
-    with pytest.raises(ValueError, match="4 steps cannot tell 5 coefficients apart"):
+def test_too_few_steps_are_an_error() -> None:
+    with pytest.raises(ValueError, match="4 steps are too few for 5 coefficients"):
         fit([(lengths, masked, 1.0) for lengths, masked in compositions(0, 4)])
 
 
-def test_they_are_kept_with_their_conditions(tmp_path: Path) -> None:
+def test_costs_are_saved_with_their_conditions(tmp_path: Path) -> None:
     path = tmp_path / "costs" / "here.json"
     save_costs(COSTS, path, {"system": "here"})
     assert load_costs(path)[0] == COSTS
@@ -76,7 +73,7 @@ def test_they_are_kept_with_their_conditions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         (None, "no step costs could be read"),
         ("{", "no step costs could be read"),
@@ -86,7 +83,7 @@ def test_they_are_kept_with_their_conditions(tmp_path: Path) -> None:
         ("NAN", "seconds.pair: found nan, allowed are numbers from 0 on"),
     ],
 )
-def test_a_file_that_holds_something_else_is_refused(text: str | None, sentence: str, tmp_path: Path) -> None:
+def test_damaged_costs_file_is_an_error(text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     if text in ("NEGATIVE", "NAN"):
         save_costs(COSTS, path, {})
@@ -94,7 +91,7 @@ def test_a_file_that_holds_something_else_is_refused(text: str | None, sentence:
         path.write_text(path.read_text(encoding="utf-8").replace("1e-09", number), encoding="utf-8")
     elif text is not None:
         path.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=f"{sentence}.*podium bench"):
+    with pytest.raises(UsageError, match=f"{message}.*podium bench"):
         load_costs(path)
 
 
@@ -131,14 +128,14 @@ MEASURED: dict[str, Any] = {
         (["launch.device=cuda"], ["device cpu, not cuda"], []),
     ],
 )
-def test_what_differs_is_named(settings: list[str], others: list[str], doubts: list[str]) -> None:
-    assert differing(load_system("laptop", settings=settings), MEASURED) == (others, doubts)
+def test_differences_are_listed(settings: list[str], others: list[str], doubts: list[str]) -> None:
+    assert find_differences(load_system("laptop", settings=settings), MEASURED) == (others, doubts)
 
 
-def test_a_gpu_by_whatever_name_is_a_gpu() -> None:
-    others, _ = differing(load_system("h200_1x"), {"device": "NVIDIA H200", "layers": 24, "hidden": 1024})
+def test_any_gpu_name_counts_as_cuda() -> None:
+    others, _ = find_differences(load_system("h200_1x"), {"device": "NVIDIA H200", "layers": 24, "hidden": 1024})
     assert others == []
 
 
-def test_what_a_file_does_not_tell_does_not_differ() -> None:
-    assert differing(load_system("laptop"), {}) == ([], [])
+def test_missing_keys_are_no_differences() -> None:
+    assert find_differences(load_system("laptop"), {}) == ([], [])

@@ -1,4 +1,4 @@
-"""Settings that a described system's hardware cannot run are refused by name before anything is started."""
+"""Settings that the described hardware does not support are errors before a run starts."""
 
 import pytest
 from typer.testing import CliRunner
@@ -13,20 +13,29 @@ A100, T4 = "NVIDIA A100-SXM4-80GB", "NVIDIA T4"
 
 
 @pytest.mark.parametrize(
-    ("system", "settings", "sentence"),
+    ("system", "settings", "message"),
     [
         (
             "dgxa100_n8",
             ["precision=fp8"],
-            f"dgxa100_n8: precision: found fp8 on {A100} (description.accelerator_model_name), which is of compute "
-            "capability 8.0, but only GPUs of 8.9 or more multiply fp8; allowed there are auto, bf16, fp16, fp32",
+            f"dgxa100_n8: precision: found fp8 on {A100} (description.accelerator_model_name), which has compute "
+            "capability 8.0, but only GPUs of compute capability 8.9 or more support fp8; allowed there are auto, "
+            "bf16, fp16, fp32",
         ),
-        ("academic_t4", ["precision=fp8"], "capability 7.5, but only GPUs of 8.9 or more multiply fp8; allowed there "),
+        (
+            "academic_t4",
+            ["precision=fp8"],
+            "capability 7.5, but only GPUs of compute capability 8.9 or more support fp8; ",
+        ),
         ("academic_t4", ["precision=bf16"], "found bf16 on NVIDIA T4 (description.accelerator_model_name)"),
         ("academic_t4", ["attention=flash", "balancing=random"], "attention: found flash on NVIDIA T4"),
         ("h200_1x", ["attention=flash", "precision=fp32"], "8.0 or more, and precision is fp32"),
         ("h200_1x", ["kernels=numba"], "kernels: found numba on NVIDIA H200 (description.accelerator_model_name)"),
-        ("laptop", ["kernels=triton"], "kernels: found triton on a CPU (launch.device), but they are for a GPU"),
+        (
+            "laptop",
+            ["kernels=triton"],
+            "kernels: found triton on a CPU (launch.device), but these kernels run on a GPU",
+        ),
         ("laptop", ["precision=fp8"], "precision: found fp8 on a CPU"),
         ("laptop", ["attention=flash"], "attention: found flash on a CPU"),
         ("laptop", ["cuda_graph=step"], "cuda_graph: found step on a CPU"),
@@ -34,11 +43,11 @@ A100, T4 = "NVIDIA A100-SXM4-80GB", "NVIDIA T4"
         ("h200_1x", ["capacity_overflow=0.01", "precision=fp32"], "capacity_overflow: found 0.01 on NVIDIA H200"),
     ],
 )
-def test_what_hardware_lacks_is_refused_by_a_dry_run(system: str, settings: list[str], sentence: str) -> None:
-    options = [word for setting in settings for word in ("--set", setting)]
+def test_unsupported_setting_is_an_error_of_a_dry_run(system: str, settings: list[str], message: str) -> None:
+    options = [argument for setting in settings for argument in ("--set", setting)]
     done = CliRunner().invoke(app, ["run", system, "--dry-run", *options])
     assert isinstance(done.exception, UsageError)
-    assert sentence in str(done.exception)
+    assert message in str(done.exception)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +60,13 @@ def test_what_hardware_lacks_is_refused_by_a_dry_run(system: str, settings: list
         ("Tesla V100-SXM2-32GB", ["attention=flash", "precision=fp16"], True),
         ("Tesla V100-SXM2-32GB", ["attention=nested", "precision=fp16"], False),
         ("Tesla V100-SXM2-32GB", ["cuda_graph=step", "precision=fp16"], True),
-        ("AMD MI300X", ["precision=fp8", "attention=flash"], False),  # only checked on the machine
+        ("AMD MI300X", ["precision=fp8", "attention=flash"], False),  # only checked by the implementation
         ("Example Accelerator 1", ["precision=fp8", "attention=flash"], False),
         (T4, ["precision=auto"], False),
         (T4, ["capacity_overflow=0.01", "precision=fp16"], True),
     ],
 )
-def test_it_goes_by_the_described_accelerator(name: str, settings: list[str], refused: bool) -> None:
+def test_support_depends_on_the_described_accelerator(name: str, settings: list[str], refused: bool) -> None:
     config = load_system("h200_1x", settings=[f"description.accelerator_model_name={name}", *settings])
     if refused:
         with pytest.raises(UsageError, match=f"on {name}".replace("(", r"\(")):
@@ -66,5 +75,5 @@ def test_it_goes_by_the_described_accelerator(name: str, settings: list[str], re
         require_hardware(config)
 
 
-def test_every_capability_is_of_a_known_accelerator_and_every_nvidia_one_has_one() -> None:
+def test_every_nvidia_accelerator_has_a_capability() -> None:
     assert set(_CAPABILITY_OF) == {name for _, name, _ in _TABLE if name.startswith("NVIDIA ")}

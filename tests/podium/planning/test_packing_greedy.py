@@ -1,4 +1,4 @@
-"""Greedy packing of a histogram: every sequence once, no row too long, and as full as published."""
+"""Greedy packing of a histogram: every sequence once, no row too long, and with the published efficiency."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +22,7 @@ BOTH = [longest_pack_first, shortest_pack_first]
     depth=st.sampled_from([None, 1, 2, 3, 9]),
 )
 @settings(deadline=None)
-def test_every_sequence_once_and_no_row_too_long(
+def test_every_sequence_is_packed_once_and_no_row_is_too_long(
     pack: Pack, lengths: list[int], row_tokens: int, depth: int | None
 ) -> None:
     histogram = np.bincount(lengths, minlength=1) if lengths else np.zeros(1, dtype=np.int64)
@@ -39,8 +39,8 @@ def test_every_sequence_once_and_no_row_too_long(
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=60), st.integers(30, 64))
 @settings(deadline=None)
-def test_groups_are_packed_as_one_sequence_after_the_other_would_be(lengths: list[int], row_tokens: int) -> None:
-    """Best-fit decreasing, the long way."""
+def test_packing_by_groups_equals_packing_one_by_one(lengths: list[int], row_tokens: int) -> None:
+    """Compared with best-fit decreasing of single sequences."""
     rooms: list[int] = []
     for length in sorted(lengths, reverse=True):
         fitting = [room for room in rooms if room >= length]
@@ -53,7 +53,7 @@ def test_groups_are_packed_as_one_sequence_after_the_other_would_be(lengths: lis
     assert found == sorted(rooms)
 
 
-def test_the_fullest_row_or_the_emptiest() -> None:
+def test_longest_first_fills_the_fullest_row_and_shortest_first_the_emptiest() -> None:
     histogram = np.bincount([6, 5, 3, 2])
     assert longest_pack_first(histogram, 10).counts == {(6, 3): 1, (5, 2): 1}
     assert shortest_pack_first(histogram, 10).counts == {(5, 3): 1, (6, 2): 1}
@@ -75,18 +75,18 @@ def test_wikipedia_is_packed_as_published(pack: Pack, depth: int | None, publish
 
 @pytest.mark.parametrize("pack", BOTH)
 @pytest.mark.parametrize("histogram", [[1, 2], [0, 1, -1], [0] * 11 + [1]])
-def test_what_is_no_histogram_of_rows_is_refused(pack: Pack, histogram: list[int]) -> None:
+def test_invalid_histogram_is_an_error(pack: Pack, histogram: list[int]) -> None:
     with pytest.raises(ValueError, match="length 0 to 10, none of length 0"):
         pack(np.array(histogram), 10, None)
 
 
 @pytest.mark.parametrize("pack", BOTH)
-def test_rows_of_no_sequences_are_refused(pack: Pack) -> None:
+def test_depth_0_is_an_error(pack: Pack) -> None:
     with pytest.raises(ValueError, match="at least one"):
         pack(np.array([0, 1]), 10, 0)
 
 
-def test_packs_add_up() -> None:
+def test_totals_of_packs() -> None:
     both = Packs(10, Counter({(6, 3): 4, (4,): 1}))
     assert (both.rows, both.sequences, both.tokens) == (5, 9, 40)
     assert both.efficiency == 0.8

@@ -29,7 +29,7 @@ def matrix(ways: np.ndarray, lengths: int) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_solution_meets_the_conditions_of_a_minimum(seed: int) -> None:
-    """Karush, Kuhn and Tucker: no gradient is negative, and none is positive where x is."""
+    """Karush-Kuhn-Tucker conditions: no gradient is negative, and none is positive where x is positive."""
     ways = full_rows(24)
     wanted = np.random.default_rng(seed).integers(0, 100, 25)
     wanted[0] = 0
@@ -42,7 +42,7 @@ def test_the_solution_meets_the_conditions_of_a_minimum(seed: int) -> None:
     assert np.linalg.norm(columns @ x - wanted) < 0.5 * np.linalg.norm(wanted)
 
 
-def test_what_can_be_packed_without_a_gap_is() -> None:
+def test_perfectly_packable_histogram_is_packed_well() -> None:
     ways = full_rows(24)
     wanted = matrix(ways, 25) @ np.random.default_rng(0).integers(0, 50, len(ways))
     packs = least_squares_packs(wanted.astype(np.int64), 24)
@@ -52,7 +52,7 @@ def test_what_can_be_packed_without_a_gap_is() -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=12, max_size=12))
 @settings(deadline=None, max_examples=30)
-def test_every_sequence_once_and_three_a_row_at_most(counts: list[int]) -> None:
+def test_every_sequence_is_packed_once_with_at_most_three_per_row(counts: list[int]) -> None:
     histogram = np.array([0, *counts])
     packs = least_squares_packs(histogram, 12)
     assert packs.histogram().tolist() == histogram.tolist()
@@ -70,7 +70,7 @@ def test_wikipedia_is_packed_as_published() -> None:
     assert max(len(kind) for kind in packs.counts) == 3
 
 
-def test_nothing_is_packed_into_nothing() -> None:
+def test_empty_histogram_has_no_rows() -> None:
     assert least_squares_packs(np.zeros(5, dtype=np.int64), 12).rows == 0
     with pytest.raises(ValueError, match="none of length 0"):
         least_squares_packs(np.array([1, 1]), 12)

@@ -1,4 +1,4 @@
-"""Which samples come when: parts of the data for each rank, phases of sequence length, counts of strata."""
+"""Order of samples with a part of the dataset for each rank, with phases of sequence length, and by strata."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from podium.core.errors import UsageError
 from podium.planning import samplers as module
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from podium.planning.samplers import (
     Phase,
     Sampler,
     ShardedSampler,
     StratifiedSampler,
-    drawing_order,
+    build_order,
     part_bounds,
     permute,
 )
@@ -31,7 +31,7 @@ def two_phases(samples: int, accumulation_steps: int | None = None) -> list[Phas
 
 
 class Index:
-    """A length index alone."""
+    """A length index in memory, without a store."""
 
     def __init__(self, lengths: np.ndarray) -> None:
         self.lengths = lengths
@@ -51,7 +51,7 @@ def test_parts_are_consecutive_runs_of_equal_size(samples: int, ranks: int) -> N
 
 
 @pytest.mark.parametrize(("samples", "ranks", "batch"), [(1000, 4, 8), (997, 3, 5), (60, 7, 4)])
-def test_every_rank_draws_each_sample_of_its_part_once_an_epoch(samples: int, ranks: int, batch: int) -> None:
+def test_rank_draws_each_sample_of_its_part_once_per_epoch(samples: int, ranks: int, batch: int) -> None:
     bounds = part_bounds(samples, ranks)
     batches = 3 * -(-samples // (ranks * batch)) + 3
     drawn = ShardedSampler(bounds, batch=batch, seed=5).samples(0, batches * ranks * batch)
@@ -72,15 +72,15 @@ def test_any_slice_of_a_sharded_order_is_that_slice_of_the_whole(
     first: int, count: int, shape: tuple[int, int], seed: int
 ) -> None:
     ranks, batch = shape
-    order = drawing_order(
+    order = build_order(
         len(JOINED), seed=seed, ranks=ranks, local_batch=batch, shards="per_rank", phases=two_phases(700)
     )
     assert np.array_equal(order.samples(first, count), order.samples(0, first + count)[first:])
 
 
-def test_one_rank_alone_draws_as_if_there_were_no_parts() -> None:
+def test_single_rank_draws_in_the_order_without_parts() -> None:
     shared, parts = (
-        drawing_order(len(MIXED), seed=9, ranks=1, local_batch=8, shards=shards) for shards in ("shared", "per_rank")
+        build_order(len(MIXED), seed=9, ranks=1, local_batch=8, shards=shards) for shards in ("shared", "per_rank")
     )
     assert np.array_equal(shared.samples(5, 3000), parts.samples(5, 3000))
     assert np.array_equal(shared.samples(0, 100), Sampler(len(MIXED), 9).samples(0, 100))
@@ -91,7 +91,7 @@ def test_orders_depend_on_the_seed() -> None:
         for shards in ("shared", "per_rank"):
             samples = len(JOINED)
             one, two = (
-                drawing_order(samples, seed=seed, ranks=2, local_batch=4, shards=shards, phases=phases).samples(0, 80)
+                build_order(samples, seed=seed, ranks=2, local_batch=4, shards=shards, phases=phases).samples(0, 80)
                 for seed in (1, 2)
             )
             assert (one[:40] != two[:40]).any()
@@ -99,9 +99,9 @@ def test_orders_depend_on_the_seed() -> None:
 
 
 @pytest.mark.parametrize("shards", ["shared", "per_rank"])
-def test_a_phase_draws_each_sample_of_its_own_store_once_an_epoch(shards: str) -> None:
+def test_phase_draws_each_sample_of_its_store_once_per_epoch(shards: str) -> None:
     ranks, batch = 4, 3
-    order = drawing_order(len(JOINED), seed=1, ranks=ranks, local_batch=batch, shards=shards, phases=two_phases(1000))
+    order = build_order(len(JOINED), seed=1, ranks=ranks, local_batch=batch, shards=shards, phases=two_phases(1000))
     first = order.samples(0, 1008)  # 1000 in whole batches of 12
     later = order.samples(1008, 12 * 300)
     for drawn, (start, stop) in ((first, FIRST), (later, SECOND)):
@@ -112,17 +112,13 @@ def test_a_phase_draws_each_sample_of_its_own_store_once_an_epoch(shards: str) -
         for rank, sequence in enumerate(by_rank):
             own = np.arange(bounds[rank], bounds[rank + 1])
             assert np.array_equal(np.sort(sequence[: len(own)]), own)
-    one_more = drawing_order(
-        len(JOINED), seed=1, ranks=ranks, local_batch=batch, shards=shards, phases=two_phases(1009)
-    )
+    one_more = build_order(len(JOINED), seed=1, ranks=ranks, local_batch=batch, shards=shards, phases=two_phases(1009))
     assert (one_more.samples(1008, 12) >= len(MIXED)).all()
 
 
-def test_what_has_no_sample_to_draw_is_said() -> None:
+def test_part_without_samples_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"shards: found per_rank, but 3 ranks cannot each have a part of 2 samples;"):
-        drawing_order(
-            50, seed=0, ranks=3, local_batch=1, shards="per_rank", phases=[Phase(128, 8, 48), Phase(512, None)]
-        )
+        build_order(50, seed=0, ranks=3, local_batch=1, shards="per_rank", phases=[Phase(128, 8, 48), Phase(512, None)])
     with pytest.raises(ValueError, match="at least one sample each"):
         ShardedSampler(np.array([0, 4, 4]), batch=2, seed=0)
 
@@ -137,24 +133,22 @@ def test_the_published_counts_of_strata_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("counts", [[3, 1, 0, 0], [2, 0, 1, 1], [4, 0, 0, 0], [2, 1, 1, 0]])
-def test_counts_that_do_not_go_with_the_data_are_refused(counts: list[int]) -> None:
+def test_counts_that_do_not_match_the_data_are_an_error(counts: list[int]) -> None:
     lengths = np.array([10, 20, 200, 500] * 8)
     with pytest.raises(
-        UsageError, match=r"strata_counts: found \[.*\], but the .* in stratum [234] and its [01] slots"
+        UsageError, match=r"strata_counts: found \[.*\], but the .* in stratum [234] do not match its [01] slots"
     ):
         StratifiedSampler(lengths, batch=4, seed=0, max_length=512, counts=counts)
 
 
 @pytest.mark.parametrize(("accumulation", "of_first"), [(1, None), (2, None), (4, 1), (1, 2)])
-def test_without_balancing_a_rank_trains_on_its_own_part_of_the_phase_s_store_alone(
-    accumulation: int, of_first: int | None
-) -> None:
+def test_unbalanced_rank_trains_only_on_its_part_of_the_phase(accumulation: int, of_first: int | None) -> None:
     order = TrainingOrder(
         Index(JOINED),
         seed=3,
         strategy="padded",
         global_batch_size=24,
-        deal=Deal(3, 3),
+        spec=AssignmentSpec(3, 3),
         accumulation_steps=accumulation,
         shards="per_rank",
         phases=two_phases(48, of_first),
@@ -177,13 +171,13 @@ def test_without_balancing_a_rank_trains_on_its_own_part_of_the_phase_s_store_al
 
 
 @pytest.mark.parametrize("strategy", ["exchanged", "indexed", "packed", "random"])
-def test_every_strategy_without_strata_balances_both_phases(strategy: str) -> None:
+def test_strategies_without_strata_balance_both_phases(strategy: str) -> None:
     order = TrainingOrder(
         Index(JOINED),
         seed=3,
         strategy=strategy,
         global_batch_size=24,
-        deal=Deal(3, 3),
+        spec=AssignmentSpec(3, 3),
         accumulation_steps=2,
         phases=two_phases(48, 1),
     )
@@ -197,9 +191,9 @@ def test_every_strategy_without_strata_balances_both_phases(strategy: str) -> No
 
 
 @pytest.mark.parametrize("strategy", ["exchanged", "indexed", "padded"])
-def test_a_batch_knows_where_its_samples_were_drawn(strategy: str) -> None:
+def test_batch_has_the_drawing_positions_of_its_samples(strategy: str) -> None:
     order = TrainingOrder(
-        Index(MIXED), seed=3, strategy=strategy, global_batch_size=24, deal=Deal(3, 3), accumulation_steps=2
+        Index(MIXED), seed=3, strategy=strategy, global_batch_size=24, spec=AssignmentSpec(3, 3), accumulation_steps=2
     )
     for step in (0, 5):
         whole = order.global_batch(step)
@@ -207,7 +201,7 @@ def test_a_batch_knows_where_its_samples_were_drawn(strategy: str) -> None:
 
 
 @pytest.mark.parametrize(("samples", "ranks", "batch"), [(57, 8, 5), (1000, 4, 3), (8, 8, 2), (20, 1, 4)])
-def test_each_rank_draws_by_keys_of_its_own_in_every_epoch(samples: int, ranks: int, batch: int) -> None:
+def test_rank_draws_with_its_keys_in_every_epoch(samples: int, ranks: int, batch: int) -> None:
     bounds = part_bounds(samples, ranks)
     drawn = ShardedSampler(bounds, batch=batch, seed=5).samples(3, 40 * ranks * batch)
     for place, index in enumerate(drawn.tolist(), start=3):

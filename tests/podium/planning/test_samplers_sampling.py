@@ -1,4 +1,4 @@
-"""The order of samples: a permutation an epoch, of all samples or of a stratum, a function of the seed, no pattern."""
+"""Order of samples: in each epoch a seeded permutation of all samples, or of a stratum, without visible pattern."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podium.core.errors import UsageError
-from podium.planning.samplers import Sampler, StratifiedSampler, shares, stratum_bounds
+from podium.planning.samplers import Sampler, StratifiedSampler, apportion, stratum_bounds
 
 SIZES = [1, 2, 3, 4, 5, *(2**n + d for n in (3, 4, 5, 8, 10, 13, 16) for d in (-1, 0, 1)), 100_000]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_sample_comes_once_an_epoch(size: int) -> None:
+def test_every_sample_is_drawn_once_per_epoch(size: int) -> None:
     sampler = Sampler(size, seed=3)
     for epoch in (0, 1, 5):
         assert np.array_equal(np.sort(sampler.samples(epoch * size, size)), np.arange(size))
@@ -20,7 +20,7 @@ def test_every_sample_comes_once_an_epoch(size: int) -> None:
 
 @given(st.integers(1, 3000), st.integers(0, 2**63 - 1), st.integers(0, 4))
 @settings(deadline=None)
-def test_every_sample_comes_once_whatever_size_and_seed(size: int, seed: int, epoch: int) -> None:
+def test_every_sample_is_drawn_once_for_any_size_and_seed(size: int, seed: int, epoch: int) -> None:
     assert set(Sampler(size, seed).samples(epoch * size, size).tolist()) == set(range(size))
 
 
@@ -37,21 +37,21 @@ def test_one_sample_at_a_time_is_the_same_order() -> None:
 
 
 @pytest.mark.parametrize("size", [20, 64, 1000, 100_000])
-def test_seeds_and_epochs_have_orders_of_their_own(size: int) -> None:
+def test_seeds_and_epochs_have_different_orders(size: int) -> None:
     orders = [Sampler(size, seed).samples(epoch * size, size) for seed in (0, 1, 2, 2**40) for epoch in range(4)]
     assert len({order.tobytes() for order in orders}) == 16
     assert not any(np.array_equal(order, np.arange(size)) for order in orders)
 
 
-def test_an_epoch_is_not_the_epoch_of_another_seed() -> None:
-    """(seed, epoch) may not be mixed to a sum."""
+def test_epochs_of_different_seeds_differ() -> None:
+    """Seed and epoch must not be combined by their sum."""
     assert not np.array_equal(Sampler(500, 1).samples(500, 500), Sampler(500, 0).samples(1000, 500))
     assert not np.array_equal(Sampler(500, 1).samples(0, 500), Sampler(500, 0).samples(500, 500))
 
 
 @pytest.mark.parametrize("size", [10, 16, 100, 1000])
-def test_a_sample_comes_at_any_place_equally_often(size: int) -> None:
-    """Pearson's statistic of the place of each of ten samples over 2,000 seeds in ten classes: 9 degrees of freedom."""
+def test_samples_are_uniformly_distributed_over_positions(size: int) -> None:
+    """Chi-squared test of the position of each of ten samples over 2,000 seeds in ten classes: 9 degrees of freedom."""
     seeds = 2000
     expected = np.bincount(np.arange(size) * 10 // size) * seeds / size
     places = np.array([np.argsort(Sampler(size, seed).samples(0, size)) for seed in range(seeds)])
@@ -60,7 +60,7 @@ def test_a_sample_comes_at_any_place_equally_often(size: int) -> None:
         assert np.sum((counts - expected) ** 2 / expected) < 33.7, counts  # p = 0.0001
 
 
-def test_neighbours_in_the_order_are_not_neighbours_in_the_data() -> None:
+def test_neighbours_in_the_order_are_uncorrelated_in_the_data() -> None:
     size = 50_000
     order = Sampler(size, seed=11).samples(0, size)
     assert abs(np.abs(np.diff(order)).mean() / size - 1 / 3) < 0.01  # of two independent uniform numbers
@@ -77,18 +77,19 @@ def test_indices_are_int64_within_the_data(size: int) -> None:
     assert indices.max() < size
 
 
-def test_no_samples_asked_for_are_none() -> None:
+def test_zero_samples_are_an_empty_array() -> None:
     assert Sampler(5, 0).samples(3, 0).shape == (0,)
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_an_order_of_nothing_is_refused(size: int) -> None:
+def test_empty_dataset_is_an_error(size: int) -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         Sampler(size, 0)
 
 
-MIXED = np.random.default_rng(0).choice([5, 128, 129, 256, 300, 384, 385, 512], 1003).astype(np.uint16)
-"""Both ends of every stratum."""
+MIXED = (
+    np.random.default_rng(0).choice([5, 128, 129, 256, 300, 384, 385, 512], 1003).astype(np.uint16)
+)  # ends of each stratum
 
 
 def strata_of(lengths: np.ndarray) -> np.ndarray:
@@ -109,7 +110,7 @@ def test_every_local_batch_has_its_counts_in_the_order_of_strata() -> None:
 
 
 @pytest.mark.parametrize("counts", [None, [1, 2, 3, 10]])
-def test_every_sample_of_a_stratum_comes_once_in_each_of_its_epochs(counts: list[int] | None) -> None:
+def test_every_sample_of_a_stratum_is_drawn_once_per_stratum_epoch(counts: list[int] | None) -> None:
     drawn = stratified(counts=counts).samples(0, 16 * 600)
     for stratum in range(4):
         own = np.flatnonzero(strata_of(MIXED) == stratum)
@@ -123,8 +124,8 @@ def test_every_sample_of_a_stratum_comes_once_in_each_of_its_epochs(counts: list
 
 
 @pytest.mark.parametrize("lengths", [MIXED, MIXED[MIXED > 128]])
-def test_the_mean_of_what_is_drawn_is_that_of_many_batches(lengths: np.ndarray) -> None:
-    """Of each stratum by its slots, an empty one aside."""
+def test_mean_of_equals_the_mean_of_many_batches(lengths: np.ndarray) -> None:
+    """Strata are weighted by their slots; an empty one has none."""
     sampler = StratifiedSampler(lengths, batch=5, seed=3, max_length=512)
     drawn = lengths[sampler.samples(0, 5 * 40_000)].mean()
     assert sampler.mean_of(lengths) == pytest.approx(drawn, rel=1e-3)
@@ -138,7 +139,7 @@ def test_any_slice_of_a_stratified_order_is_that_slice_of_the_whole(first: int, 
     assert np.array_equal(stratified(batch).samples(first, count), whole[first:])
 
 
-def test_strata_of_equal_size_have_orders_of_their_own() -> None:
+def test_strata_of_equal_size_have_different_orders() -> None:
     lengths = np.repeat([100, 200, 300, 400], 64)
     drawn = StratifiedSampler(lengths, batch=4, seed=0, max_length=512).samples(0, 4 * 64)
     orders = {(drawn[stratum::4] - 64 * stratum).tobytes() for stratum in range(4)}
@@ -163,12 +164,12 @@ def test_strata_are_quarters_of_the_longest_length() -> None:
     ],
 )
 def test_shares_go_to_the_largest_remainders(sizes: list[int], places: int, counts: list[int]) -> None:
-    assert shares(np.array(sizes), places).tolist() == counts
+    assert apportion(np.array(sizes), places).tolist() == counts
 
 
 @given(st.lists(st.integers(0, 10**8), min_size=1, max_size=6).filter(any), st.integers(1, 4096))
 def test_shares_are_whole_and_within_one_of_proportional(sizes: list[int], places: int) -> None:
-    counts = shares(np.array(sizes), places)
+    counts = apportion(np.array(sizes), places)
     assert counts.sum() == places
     assert (np.abs(counts - np.array(sizes) * places / sum(sizes)) < 1 + 1e-9).all()
     assert not counts[np.array(sizes) == 0].any()
@@ -181,7 +182,7 @@ def test_a_stratum_without_samples_has_no_slot() -> None:
     assert sorted(sampler.samples(0, 5).tolist()) == [0, 1, 2, 3, 4]
 
 
-def test_samples_that_would_never_be_drawn_are_refused_with_a_batch_that_draws_them() -> None:
+def test_stratum_without_slots_is_an_error_that_suggests_a_batch_size() -> None:
     lengths = np.array([100] * 60 + [200] * 30 + [300] * 4 + [500] * 60)
     with pytest.raises(
         UsageError, match=r"batches of 8, .* 4 samples of 257 to 384 tokens; .* such as (\d+);"
@@ -191,12 +192,12 @@ def test_samples_that_would_never_be_drawn_are_refused_with_a_batch_that_draws_t
     assert StratifiedSampler(lengths, batch=advised, seed=0, max_length=512).counts.min() == 1
     with pytest.raises(UsageError):
         StratifiedSampler(lengths, batch=advised - 1, seed=0, max_length=512)
-    with pytest.raises(UsageError, match=r"strata_counts: .* up to 128 tokens in stratum 1 and its 0 slots"):
+    with pytest.raises(UsageError, match=r"strata_counts: .* up to 128 tokens in stratum 1 do not match its 0 slots"):
         StratifiedSampler(lengths, batch=4, seed=0, max_length=512, counts=[0, 1, 1, 2])
 
 
-def test_one_rare_sample_is_refused_at_once() -> None:
-    """And with a batch that is sure to draw it, since the search for a smaller one ends."""
+def test_one_rare_sample_is_an_error_without_a_long_search() -> None:
+    """The suggested batch is sure to draw it; the search for a smaller one is bounded."""
     with pytest.raises(UsageError, match="such as 200000;"):
         StratifiedSampler(np.array([100] * 199_999 + [500]), batch=8, seed=0, max_length=512)
 
@@ -213,11 +214,11 @@ def test_one_rare_sample_is_refused_at_once() -> None:
         ([5, 200], 4, [5, -1, 0, 0]),
     ],
 )
-def test_strata_that_make_no_sense_are_refused(lengths: list[int], batch: int, counts: list[int] | None) -> None:
-    with pytest.raises(ValueError, match=r"stratified sampler needs|are no batch of"):
+def test_invalid_strata_are_an_error(lengths: list[int], batch: int, counts: list[int] | None) -> None:
+    with pytest.raises(ValueError, match=r"stratified sampler needs|do not add up to a batch of"):
         StratifiedSampler(np.array(lengths, dtype=np.int64), batch=batch, seed=0, max_length=512, counts=counts)
 
 
-def test_no_stratified_samples_asked_for_are_none() -> None:
+def test_zero_stratified_samples_are_an_empty_array() -> None:
     assert stratified().samples(3, 0).shape == (0,)
     assert stratified().samples(0, 5).dtype == np.int64

@@ -1,4 +1,4 @@
-"""Samples found in the length index itself are those that a list of all samples of a stratum has."""
+"""Look-up of samples by stratum in the length index, compared with lists of all samples of a stratum."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.length_index import StoredLengths
-from podium.planning.balancing.indexed import _stable_order
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.indexed import _stable_argsort
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from podium.planning.samplers import StratifiedSampler, stratum_bounds
 from podium.planning.strata import Strata
@@ -37,14 +37,14 @@ def assert_found(strata: Strata, lengths: np.ndarray, bounds: np.ndarray) -> Non
 
 @pytest.mark.parametrize("arranged", ARRANGED)
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 128, 2047, 2048, 2049, 20_000])
-def test_samples_are_those_of_a_list(arranged: str, count: int) -> None:
+def test_indices_equal_those_of_a_list(arranged: str, count: int) -> None:
     lengths, bounds = ARRANGED[arranged](count), stratum_bounds(512)
     for kind in (np.uint16, np.int64, np.uint32):
         assert_found(Strata(lengths.astype(kind), bounds), lengths, bounds)
 
 
 @pytest.mark.parametrize(("longest", "masked"), [(512, 76), (128, 20), (512, 1), (4096, 600)])
-def test_entries_of_an_index_are_scanned_as_they_are(longest: int, masked: int) -> None:
+def test_index_entries_are_scanned_without_a_copy(longest: int, masked: int) -> None:
     lengths = RNG.integers(1, longest + 1, 5000)
     index = StoredLengths.of(lengths, RNG.integers(1, masked + 1, 5000), longest, masked)
     index.entries.flags.writeable = False
@@ -53,22 +53,22 @@ def test_entries_of_an_index_are_scanned_as_they_are(longest: int, masked: int) 
     assert_found(strata, lengths, stratum_bounds(longest))
 
 
-def test_an_order_with_strata_holds_no_copy_of_the_index() -> None:
+def test_stratified_order_shares_memory_with_the_index() -> None:
     index = StoredLengths.of(ARRANGED["mixed"](5000), np.ones(5000, dtype=np.int64), 512, 76)
     order = TrainingOrder(
-        index, seed=0, strategy="presorted", global_batch_size=64, deal=Deal(4, 2), accumulation_steps=1
+        index, seed=0, strategy="presorted", global_batch_size=64, spec=AssignmentSpec(4, 2), accumulation_steps=1
     )
     assert isinstance(order.sampler, StratifiedSampler)
     assert np.shares_memory(order.sampler._strata._values, index.entries)
 
 
-def test_what_is_held_besides_the_index_is_a_fraction_of_a_byte_for_each_sample() -> None:
+def test_memory_besides_the_index_is_below_0_05_bytes_per_sample() -> None:
     lengths = ARRANGED["mixed"](200_000)
     assert Strata(lengths.astype(np.uint16), stratum_bounds(512)).nbytes < 0.05 * len(lengths)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 513, 65_537, 2**32 + 5])
-def test_a_length_that_no_stratum_has_is_refused(wrong: int) -> None:
+def test_length_outside_of_all_strata_is_an_error(wrong: int) -> None:
     lengths = np.full(100, 100, dtype=np.int64)
     lengths[7] = wrong
     with pytest.raises(ValueError, match="samples of 1 to 512 tokens"):
@@ -77,7 +77,7 @@ def test_a_length_that_no_stratum_has_is_refused(wrong: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 500])
 @pytest.mark.parametrize("greatest", [1, 20, 499, 500, 65_535])
-def test_keys_are_sorted_in_their_order(count: int, greatest: int) -> None:
+def test_stable_argsort_equals_numpy(count: int, greatest: int) -> None:
     for _ in range(20):
         keys = RNG.integers(0, greatest + 1, count).astype(np.uint16)
-        assert np.array_equal(_stable_order(keys), np.argsort(keys, kind="stable"))
+        assert np.array_equal(_stable_argsort(keys), np.argsort(keys, kind="stable"))

@@ -1,4 +1,4 @@
-"""A search whose trainings are made by a script: quick, but started, watched and ended as real ones are."""
+"""Searches whose trainings are a quick script, started, monitored and ended like real ones."""
 
 import multiprocessing
 import os
@@ -36,9 +36,9 @@ WORKER = """
 import os, sys
 from podium.launch import launch as launching
 from podium.tune import worker
-path, *sys.argv[1:] = words
+path, *sys.argv[1:] = arguments
 for stream in (1, 2):
-    os.dup2(os.open(said, os.O_WRONLY), stream)
+    os.dup2(os.open(output, os.O_WRONLY), stream)
 launching.command = lambda config, folder, entry, options, node, private: [sys.executable, path, str(folder.path)]
 sys.exit(worker.main())
 """
@@ -53,14 +53,14 @@ SETTINGS = ["evaluation.samples=20", "evaluation.interval_samples=32", "max_samp
 
 
 class ForkedWorker:
-    """A worker as subprocess.Popen would start it, but forked from a process that has imported what it needs."""
+    """Stand-in for subprocess.Popen that forks the worker from a process with all imports, to save time."""
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["podium.tune.worker"])
 
-    def __init__(self, words: list[str], stdout: IO[bytes], **_: Any) -> None:
-        said = f"/proc/{os.getpid()}/fd/{stdout.fileno()}"
-        self.process = self.context.Process(target=exec, args=(WORKER, {"words": words, "said": said}))
+    def __init__(self, arguments: list[str], stdout: IO[bytes], **_: Any) -> None:
+        output = f"/proc/{os.getpid()}/fd/{stdout.fileno()}"
+        self.process = self.context.Process(target=exec, args=(WORKER, {"arguments": arguments, "output": output}))
         self.process.start()
         self.terminate, self.kill = self.process.terminate, self.process.kill
 
@@ -77,8 +77,10 @@ class ForkedWorker:
 
 
 class FakeTrainings:
-    """Replaces the implementation by a script that needs 2 + 3·|log10(rate / 0.001)| evaluations, a tenth more or less
-    by the seed; how long it waits at each, and from which rate on it breaks off."""
+    """Replace the implementation by a script that needs 2 + 3·|log10(rate / 0.001)| + 0.1·(seed mod 5) evaluations.
+
+    `use` sets the pause at each evaluation, and the learning rate above which the script fails.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -94,7 +96,7 @@ class FakeTrainings:
 
 @pytest.fixture
 def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTrainings:
-    monkeypatch.setattr("podium.tune.search.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("podium.tune.search.POLL_SECONDS", 0.1)
     return FakeTrainings(tmp_path, monkeypatch)
 
 
@@ -104,7 +106,7 @@ def write_space(tmp_path: Path) -> "WriteSpace":
 
 
 class WriteSpace:
-    """Writes a search's YAML with some keys changed, and returns its path."""
+    """Write a search's YAML with some keys changed, and return its path."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Samples to target from accuracy curves, and trainings that end in every way."""
+"""Samples to target from accuracy curves, and the outcomes of trainings that end or fail."""
 
 from pathlib import Path
 from typing import Any
@@ -8,31 +8,31 @@ import pytest
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.tune.objective import Outcome, keep_outcome, kept_outcome, outcome, train
+from podium.tune.objective import Outcome, outcome_of_curve, read_outcome, train, write_outcome
 
 
 @pytest.mark.parametrize(
     ("curve", "value", "reached"),
     [
         ([(100, 0.3), (200, 0.5), (300, 0.9)], 225.0, True),
-        ([(100, 0.3), (200, 0.6)], 200.0, True),  # reached is ≥
+        ([(100, 0.3), (200, 0.6)], 200.0, True),  # equal counts as reached
         ([(100, 0.8)], 75.0, True),
-        ([(100, 0.7), (200, 0.1)], 600 / 7, True),  # the first counts
+        ([(100, 0.7), (200, 0.1)], 600 / 7, True),  # the first crossing counts
         ([(100, 0.3), (200, 0.1)], 1500.0, False),
         ([(100, 0.6 - 1e-9)], 1000.0, False),
         ([], 2000.0, False),
     ],
 )
 def test_samples_to_target(curve: list[tuple[int, float]], value: float, reached: bool) -> None:
-    found = outcome(curve, target=0.6, max_samples=1000)
+    found = outcome_of_curve(curve, target=0.6, max_samples=1000)
     assert found.value == pytest.approx(value)
     assert found.reached is reached
     assert found.accuracy == max((accuracy for _, accuracy in curve), default=0.0)
 
 
-def test_what_does_not_reach_the_target_is_worse_than_what_does() -> None:
-    reached = outcome([(900, 0.0), (1000, 0.6)], 0.6, 1000)
-    almost, hardly = (outcome([(1000, accuracy)], 0.6, 1000) for accuracy in (0.59, 0.1))
+def test_curves_below_the_target_are_worse_than_those_that_reach_it() -> None:
+    reached = outcome_of_curve([(900, 0.0), (1000, 0.6)], 0.6, 1000)
+    almost, hardly = (outcome_of_curve([(1000, accuracy)], 0.6, 1000) for accuracy in (0.59, 0.1))
     assert reached.value <= 1000 < almost.value < hardly.value < 2000
 
 
@@ -45,7 +45,9 @@ def evaluations(*points: tuple[int, float]) -> str:
     return "".join(EVALUATION % point for point in points)
 
 
-def test_a_training_is_watched_to_its_end(open_config: RunConfig, tmp_path: Path, as_implementation: Any) -> None:
+def test_evaluations_are_reported_until_the_training_ends(
+    open_config: RunConfig, tmp_path: Path, as_implementation: Any
+) -> None:
     as_implementation(evaluations((16, 0.2), (32, 0.92)) + "(folder / 'summary.json').write_text('{}')")
     seen: list[tuple[int, float]] = []
     folder = RunFolder(tmp_path / "new/trial")
@@ -55,7 +57,7 @@ def test_a_training_is_watched_to_its_end(open_config: RunConfig, tmp_path: Path
     assert folder.config.is_file()
 
 
-def test_a_training_that_breaks_off_counts_with_what_it_had(
+def test_failed_training_has_the_value_of_its_best_accuracy(
     open_config: RunConfig, tmp_path: Path, as_implementation: Any
 ) -> None:
     as_implementation(evaluations((16, 0.36)) + "sys.exit(3)")
@@ -65,7 +67,7 @@ def test_a_training_that_breaks_off_counts_with_what_it_had(
     assert "ended with exit code 3" in found.failure
 
 
-def test_a_training_that_cannot_be_is_no_bad_trial(
+def test_invalid_configuration_is_an_error_and_not_an_outcome(
     open_config: RunConfig, tmp_path: Path, as_implementation: Any
 ) -> None:
     as_implementation(
@@ -75,15 +77,15 @@ def test_a_training_that_cannot_be_is_no_bad_trial(
         train(open_config, RunFolder(tmp_path / "trial"))
 
 
-def test_outcomes_are_kept(tmp_path: Path) -> None:
+def test_outcome_is_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "outcome.json"
-    assert kept_outcome(path) is None
+    assert read_outcome(path) is None
     one = Outcome(12.5, False, 10, 0.25, "why")
-    keep_outcome(one, path)
-    assert kept_outcome(path) == one
+    write_outcome(one, path)
+    assert read_outcome(path) == one
 
 
-def test_repeats_count_by_their_mean_with_failures() -> None:
+def test_outcome_of_repeats_is_their_mean_with_penalties() -> None:
     good, bad = Outcome(5000.0, True, 6000, 0.73), Outcome(24_000.0, False, 20_000, 0.4, "it broke off")
     assert Outcome.of_repeats([good]) == good
     both = Outcome.of_repeats([good, bad])

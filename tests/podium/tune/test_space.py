@@ -1,4 +1,4 @@
-"""Search spaces: what is in them, and what is refused in which words."""
+"""Search spaces: the shipped ones, their values, and the messages for invalid ones."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.tune.space import SEARCHES, changed, load_space, searches_of, value_of
+from podium.tune.space import SEARCHES, load_space, searches_of, value_of, with_values
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def laptop() -> RunConfig:
     return load_system("laptop")
 
 
-def test_the_shipped_searches_are_of_one_size_and_fit_their_system(laptop: RunConfig) -> None:
+def test_shipped_searches_have_one_budget_and_fit_their_system(laptop: RunConfig) -> None:
     assert searches_of(laptop) == ["laptop_adamw", "laptop_lamb"]
     adamw, lamb = (load_space(name) for name in searches_of(laptop))
     assert (adamw.trials, adamw.seed) == (lamb.trials, lamb.seed)
@@ -39,7 +39,7 @@ def test_the_shipped_searches_are_of_one_size_and_fit_their_system(laptop: RunCo
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(SEARCHES.glob("*.yaml"))])
-def test_every_file_of_the_folder_is_a_search(name: str) -> None:
+def test_every_shipped_file_is_a_valid_search(name: str) -> None:
     space = load_space(name)
     batches = [[f"global_batch_size={size}"] for size in space.global_batch_size] or [[]]
     for size in batches:
@@ -48,7 +48,7 @@ def test_every_file_of_the_folder_is_a_search(name: str) -> None:
         assert base.optimizer.algorithm == name.split("_")[2 if name.startswith("dgx") else 1]
 
 
-def test_published_settings_are_inside_of_the_searches_for_clusters() -> None:
+def test_published_settings_are_in_the_spaces_of_cluster_searches() -> None:
     known = [one for one in hyperparameter_sets().values() if one.size == "large" and one.samples is not None]
     inside = []
     for path in sorted(SEARCHES.glob("dgx*.yaml")):
@@ -64,7 +64,7 @@ def test_published_settings_are_inside_of_the_searches_for_clusters() -> None:
     assert sorted(inside) == [("adamw", 16384), *lamb]
 
 
-def test_every_batch_size_has_a_pair_for_its_system_with_the_same_ranges_but_for_the_rate() -> None:
+def test_adamw_and_lamb_searches_differ_only_in_the_learning_rate() -> None:
     found = {}
     for system, batch in (
         ("dgxa100_n1", 448),
@@ -90,9 +90,9 @@ def test_every_batch_size_has_a_pair_for_its_system_with_the_same_ranges_but_for
     assert found["dgxa100_n64", 8192] == ("dgxa100_n64_adamw_8192", "dgxa100_n64_lamb_8192")
 
 
-def test_a_search_for_another_batch_size_is_refused(laptop: RunConfig) -> None:
+def test_search_for_another_batch_size_is_an_error(laptop: RunConfig) -> None:
     space = load_space("laptop_lamb_large")
-    with pytest.raises(UsageError, match=r"made for .* 32, 64, 128, 256, found 16; give --set global_batch_size=32"):
+    with pytest.raises(UsageError, match=r"is for .* 32, 64, 128, 256, found 16; use --set global_batch_size=32"):
         space.base(laptop)
 
 
@@ -100,7 +100,7 @@ LOG = {"kind": "log", "low": 1e-4, "high": 1e-2}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"space": {}}, "at least 1 item"),
         ({"spaces": {}}, "there is no such key (did you mean space?)"),
@@ -110,24 +110,24 @@ LOG = {"kind": "log", "low": 1e-4, "high": 1e-2}
         ({"space": {"optimizer.warmup_steps": {"kind": "int", "low": 0.5, "high": 9}}}, "whole numbers"),
         ({"space": {"optimizer.beta1": {"kind": "categorical", "choices": [0.9]}}}, "at least 2 items"),
         ({"space": {"optimizer.beta1": {"kind": "gauss", "low": 0, "high": 1}}}, "gauss"),
-        ({"space": {"seed": {"kind": "int", "low": 1, "high": 9}}}, "found seed, which decides"),
+        ({"space": {"seed": {"kind": "int", "low": 1, "high": 9}}}, "found seed, which changes the objective"),
         ({"space": {"evaluation.samples": {"kind": "int", "low": 1, "high": 9}}}, "found evaluation.samples"),
         ({"settings": {"max_samples": 7}}, "found max_samples"),
         ({"settings": {"optimizer.learning_rate": 1.0}}, "is both fixed in settings and searched over"),
         ([1], "holds no keys"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(write_space: Any, changes: Any, words: str) -> None:
+def test_invalid_search_file_is_an_error(write_space: Any, changes: Any, message: str) -> None:
     path = write_space(**changes) if isinstance(changes, dict) else write_space()
     if not isinstance(changes, dict):
         Path(path).write_text(yaml.safe_dump(changes), encoding="utf-8")
     with pytest.raises(UsageError) as caught:
         load_space(path)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert path in str(caught.value)
 
 
-def test_a_file_that_is_no_yaml_or_not_there(tmp_path: Path) -> None:
+def test_missing_or_malformed_search_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: [", encoding="utf-8")
     with pytest.raises(UsageError, match="not valid YAML"):
         load_space(str(tmp_path / "x.yaml"))
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_yaml_or_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"space": {"optimizer.rate": LOG}}, "optimizer.rate: there is no such key"),
         ({"space": {"optimiser.learning_rate": LOG}}, "no such key as optimiser.learning_rate"),
@@ -146,22 +146,22 @@ def test_a_file_that_is_no_yaml_or_not_there(tmp_path: Path) -> None:
         ({"settings": {"optimizer.algorithm": "sgd"}}, "optimizer.algorithm: found 'sgd'"),
     ],
 )
-def test_what_a_configuration_does_not_allow_is_said_before_any_trial(
-    write_space: Any, laptop: RunConfig, changes: dict[str, Any], words: str
+def test_values_not_allowed_by_the_configuration_are_an_error(
+    write_space: Any, laptop: RunConfig, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         load_space(write_space(**changes)).base(laptop)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_keys_are_changed_where_they_are(laptop: RunConfig) -> None:
-    config = changed(laptop, {"optimizer.beta1": 0.5, "global_batch_size": 32}, "x")
+def test_with_values_replaces_dotted_keys(laptop: RunConfig) -> None:
+    config = with_values(laptop, {"optimizer.beta1": 0.5, "global_batch_size": 32}, "x")
     assert (config.optimizer.beta1, config.global_batch_size) == (0.5, 32)
     assert config.optimizer.beta2 == laptop.optimizer.beta2
-    without = changed(laptop, {"clipping": None}, "x")
+    without = with_values(laptop, {"clipping": None}, "x")
     assert value_of(without, "clipping.max_norm") is None
-    assert changed(without, {"clipping.max_norm": 2.0}, "x").clipping is not None
-    assert changed(laptop, {}, "x") == laptop
+    assert with_values(without, {"clipping.max_norm": 2.0}, "x").clipping is not None
+    assert with_values(laptop, {}, "x") == laptop
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_keys_are_changed_where_they_are(laptop: RunConfig) -> None:
         ({"pair_cost": {"kind": "uniform", "low": 0.0, "high": 1.0}}, False),
     ],
 )
-def test_whether_the_shipped_settings_are_in_a_space(
+def test_values_of_the_shipped_settings_in_a_space(
     write_space: Any, laptop: RunConfig, space: dict[str, Any], inside: bool
 ) -> None:
     values = load_space(write_space(space=space)).values_of(laptop)
     assert (values is not None) is inside
 
 
-def test_searches_belong_to_systems_and_batch_sizes(
+def test_searches_are_found_by_system_and_batch_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_space: Any, laptop: RunConfig
 ) -> None:
     folder = tmp_path / "search"
@@ -198,7 +198,7 @@ def test_searches_belong_to_systems_and_batch_sizes(
     assert searches_of(laptop) == []
 
 
-def test_ranges_are_drawn_from_as_their_kind_says(write_space: Any) -> None:
+def test_ranges_become_optuna_distributions(write_space: Any) -> None:
     space = load_space(
         write_space(
             space={

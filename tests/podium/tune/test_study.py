@@ -1,4 +1,4 @@
-"""The journal of a search, damaged or of another: a sentence, and no trial is trusted that lacks its figures."""
+"""The journal of a search: damage, incomplete trials and failed writes are errors with a message."""
 
 import errno
 import json
@@ -30,38 +30,38 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_journal_is_a_sentence(tmp_path: Path, space: SearchSpace, damage: bytes) -> None:
+def test_damaged_journal_is_an_error(tmp_path: Path, space: SearchSpace, damage: bytes) -> None:
     open_study(tmp_path, space)
     with (tmp_path / JOURNAL).open("ab") as journal:
         journal.write(damage)
-    with pytest.raises(WorkError, match=r"journal\.log: .*; remove .*, and its trials are made again"):
+    with pytest.raises(WorkError, match=r"journal\.log: .*; remove .* to run its trials again"):
         open_study(tmp_path, space)
 
 
-def test_a_journal_that_is_a_pipe_is_not_waited_for(tmp_path: Path, space: SearchSpace) -> None:
+def test_journal_that_is_a_pipe_is_an_error(tmp_path: Path, space: SearchSpace) -> None:
     os.mkfifo(tmp_path / JOURNAL)
-    with pytest.raises(WorkError, match=r"journal\.log: is no file"):
+    with pytest.raises(WorkError, match=r"journal\.log: is not a regular file"):
         open_study(tmp_path, space)
 
 
-@pytest.mark.parametrize("lacking", ["reached", "samples", "accuracy", None])
-def test_a_complete_trial_has_its_figures(tmp_path: Path, space: SearchSpace, lacking: str | None) -> None:
+@pytest.mark.parametrize("missing", ["reached", "samples", "accuracy", None])
+def test_complete_trial_without_its_values_is_an_error(tmp_path: Path, space: SearchSpace, missing: str | None) -> None:
     study = open_study(tmp_path, space)
     trial = study.ask(fixed_distributions=space.distributions())
     for name, value in {"reached": True, "samples": 7, "accuracy": 0.7, "failure": ""}.items():
-        if name != lacking:
+        if name != missing:
             trial.set_user_attr(name, value)
     study.tell(trial, 7.0, TrialState.COMPLETE)
-    if lacking is None:
+    if missing is None:
         assert json.loads(open_study(tmp_path, space).trials[0].user_attrs["samples"].__repr__()) == 7
         return
-    with pytest.raises(WorkError, match="has a trial that ended without its samples or its accuracy"):
+    with pytest.raises(WorkError, match="a complete trial has no samples or no accuracy"):
         open_study(tmp_path, space)
 
 
 @pytest.mark.parametrize("room", [0, 40])
-def test_a_journal_that_the_disk_does_not_take_stays_readable(tmp_path: Path, space: SearchSpace, room: int) -> None:
-    """A limit on the size of files lets through the first bytes of a line, as a disk does that is full after them."""
+def test_failed_write_leaves_the_journal_readable(tmp_path: Path, space: SearchSpace, room: int) -> None:
+    """A limit on file sizes writes the first bytes of a line, like a disk that becomes full in the middle of it."""
     study = open_study(tmp_path, space)
     study.ask(fixed_distributions=space.distributions())
     before = (tmp_path / JOURNAL).read_bytes()
@@ -74,15 +74,13 @@ def test_a_journal_that_the_disk_does_not_take_stays_readable(tmp_path: Path, sp
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.exit_code == 1
     assert (tmp_path / JOURNAL).read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == [JOURNAL], "it is not locked any more"
+    assert [path.name for path in tmp_path.iterdir()] == [JOURNAL], "the lock is released"
     study.ask(fixed_distributions=space.distributions())  # there is room again
     assert len(open_study(tmp_path, space).get_trials()) == 2
 
 
 @pytest.mark.parametrize("what", ["opened", "made"])
-def test_a_disk_that_is_full_is_called_that(
-    tmp_path: Path, space: SearchSpace, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_an_error(tmp_path: Path, space: SearchSpace, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -1,4 +1,4 @@
-"""Every strategy deals every sample out exactly once, whatever the ranks, epochs, ragged ends and resumptions."""
+"""Every strategy assigns every sample exactly once, for any ranks, epochs, partial batches and resumed runs."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from podium.planning.balancing.interface import Assignment, Deal
+from podium.planning.balancing.interface import Assignment, AssignmentSpec
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.samplers import Order, Sampler, StratifiedSampler
 
@@ -43,7 +43,7 @@ def is_whole(assignment: Assignment, count: int, parts: int) -> bool:
     seed=st.integers(0, 1000),
 )
 @settings(deadline=None, max_examples=300)
-def test_every_position_is_taken_once(
+def test_every_position_is_assigned_once(
     strategy: str,
     nodes: int,
     per_node: int,
@@ -54,40 +54,40 @@ def test_every_position_is_taken_once(
     longest: int,
     seed: int,
 ) -> None:
-    deal = Deal(nodes * per_node, per_node, PAIR_COST, sequence_cost=2.0, counts=counts)
-    parts = deal.parts * accumulation
-    equal = STRATEGIES[strategy].has_equal_counts(deal)
+    spec = AssignmentSpec(nodes * per_node, per_node, PAIR_COST, sequence_cost=2.0, counts=counts)
+    parts = spec.parts * accumulation
+    equal = STRATEGIES[strategy].has_equal_counts(spec)
     count = parts * micro_batch + (0 if equal else extra)
     lengths = np.random.default_rng(seed).integers(1, longest + 1, count).astype(np.uint16)
-    assignment = assign(strategy, lengths, deal, accumulation)
+    assignment = assign(strategy, lengths, spec, accumulation)
     assert is_whole(assignment, count, parts)
     if equal:
         assert set(assignment.counts.tolist()) == {micro_batch}
-    again = assign(strategy, lengths.copy(), deal, accumulation)
+    again = assign(strategy, lengths.copy(), spec, accumulation)
     assert np.array_equal(again.order, assignment.order)
     assert np.array_equal(again.starts, assignment.starts)
 
 
 @pytest.mark.parametrize("strategy", EVERY)
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_every_sample_comes_once_an_epoch_over_epochs_ranks_and_ragged_ends(strategy: str, accumulation: int) -> None:
-    """997 samples in batches of 64: no epoch but the 64th ends with a batch. A run taken up anywhere goes on alike."""
+def test_every_sample_is_assigned_once_per_epoch(strategy: str, accumulation: int) -> None:
+    """997 samples in batches of 64: no epoch but the 64th ends with a batch. Any step can be computed alone."""
     lengths, batch, ranks = wikipedia(997), 64, 4
-    deal = Deal(ranks, 2, PAIR_COST)
+    spec = AssignmentSpec(ranks, 2, PAIR_COST)
 
     def order() -> Order:
         if STRATEGIES[strategy].strata:
             return StratifiedSampler(lengths, batch=batch // ranks // accumulation, seed=5, max_length=512)
         return Sampler(len(lengths), 5)
 
-    def dealt(sampler: Order, step: int) -> tuple[np.ndarray, list[list[int]]]:
+    def assigned(sampler: Order, step: int) -> tuple[np.ndarray, list[list[int]]]:
         drawn = sampler.samples(step * batch, batch)
-        assignment = assign(strategy, lengths[drawn], deal, accumulation)
+        assignment = assign(strategy, lengths[drawn], spec, accumulation)
         taken = drawn[assignment.order]
         return taken, [drawn[assignment.part(p)].tolist() for p in range(assignment.parts)]
 
     whole, steps = order(), 50
-    runs = [dealt(whole, step) for step in range(steps)]
+    runs = [assigned(whole, step) for step in range(steps)]
     taken = np.concatenate([samples for samples, _ in runs])
     times = np.bincount(taken, minlength=997)
     stratum_of = (lengths - 1) // 128 if STRATEGIES[strategy].strata else np.zeros(997, dtype=np.int64)
@@ -98,57 +98,59 @@ def test_every_sample_comes_once_an_epoch_over_epochs_ranks_and_ragged_ends(stra
         assert set(inside.tolist()) <= {epochs, epochs + 1}
         assert int((inside == epochs + 1).sum()) == int(inside.sum()) - epochs * len(inside)
     for step in (0, 7, 31, 49):
-        assert dealt(order(), step)[1] == runs[step][1]
+        assert assigned(order(), step)[1] == runs[step][1]
 
 
 @pytest.mark.parametrize("strategy", [name for name in EVERY if STRATEGIES[name].counts == "equal"] + ["indexed"])
 @pytest.mark.parametrize(
     ("batch", "ranks", "accumulation"), [(7, 2, 1), (8, 3, 1), (8, 2, 3), (1, 2, 1), (12, 4, 2), (0, 2, 1)]
 )
-def test_what_cannot_be_shared_evenly_is_refused(strategy: str, batch: int, ranks: int, accumulation: int) -> None:
-    said = f"batch of {batch} cannot be split evenly over {ranks} ranks × {accumulation}"
-    with pytest.raises(ValueError, match=said):
-        assign(strategy, np.full(batch, 9, dtype=np.uint16), Deal(ranks, 1), accumulation)
+def test_batch_that_cannot_be_split_evenly_is_an_error(
+    strategy: str, batch: int, ranks: int, accumulation: int
+) -> None:
+    message = f"batch of {batch} cannot be split evenly over {ranks} ranks × {accumulation}"
+    with pytest.raises(ValueError, match=message):
+        assign(strategy, np.full(batch, 9, dtype=np.uint16), AssignmentSpec(ranks, 1), accumulation)
 
 
 @pytest.mark.parametrize("strategy", ["packed", "indexed"])
-def test_free_counts_need_one_sample_a_part(strategy: str) -> None:
-    deal = Deal(3, 3, counts="free")
-    assert is_whole(assign(strategy, np.full(6, 9, dtype=np.uint16), deal, 2), 6, 6)
+def test_free_counts_need_one_sample_per_part(strategy: str) -> None:
+    spec = AssignmentSpec(3, 3, counts="free")
+    assert is_whole(assign(strategy, np.full(6, 9, dtype=np.uint16), spec, 2), 6, 6)
     with pytest.raises(ValueError, match="batch of 5 cannot be split over 3 ranks × 2"):
-        assign(strategy, np.full(5, 9, dtype=np.uint16), deal, 2)
+        assign(strategy, np.full(5, 9, dtype=np.uint16), spec, 2)
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-def test_a_sample_of_no_tokens_is_refused(strategy: str) -> None:
+def test_sample_without_tokens_is_an_error(strategy: str) -> None:
     with pytest.raises(ValueError, match="at least one token"):
-        assign(strategy, np.array([4, 0]), Deal(1, 1))
+        assign(strategy, np.array([4, 0]), AssignmentSpec(1, 1))
 
 
 @pytest.mark.parametrize("strategy", ["packed", "indexed"])
 @pytest.mark.parametrize("least", [2, 3])
-def test_every_part_has_the_least_that_the_deal_asks_for(strategy: str, least: int) -> None:
+def test_every_part_has_the_minimum_count(strategy: str, least: int) -> None:
     lengths = np.array([512, 512, 512, *[3] * 30], dtype=np.uint16)
-    assignment = assign(strategy, lengths, Deal(4, 4, PAIR_COST, counts="free", least=least))
+    assignment = assign(strategy, lengths, AssignmentSpec(4, 4, PAIR_COST, counts="free", min_samples=least))
     assert is_whole(assignment, 33, 4)
     assert int(assignment.counts.min()) >= least
 
 
 @pytest.mark.parametrize("strategy", ["random", "padded", "stratified"])
-def test_some_take_samples_as_they_come(strategy: str) -> None:
-    assignment = assign(strategy, np.arange(1, 13, dtype=np.uint16), Deal(2, 2), 3)
+def test_unsorted_strategies_keep_the_order_of_samples(strategy: str) -> None:
+    assignment = assign(strategy, np.arange(1, 13, dtype=np.uint16), AssignmentSpec(2, 2), 3)
     assert assignment.order.tolist() == list(range(12))
     assert assignment.starts.tolist() == [0, 2, 4, 6, 8, 10, 12]
 
 
-def test_micro_batches_are_dealt_out_within_their_rank() -> None:
+def test_micro_batches_are_assigned_within_their_rank() -> None:
     lengths = wikipedia(96)
-    deal = Deal(4, 2, PAIR_COST)
+    spec = AssignmentSpec(4, 2, PAIR_COST)
     for strategy in EVERY:
-        ranks, both = assign(strategy, lengths, deal), assign(strategy, lengths, deal, 2)
+        ranks, both = assign(strategy, lengths, spec), assign(strategy, lengths, spec, 2)
         for rank in range(4):
             mine = np.concatenate([both.part(2 * rank), both.part(2 * rank + 1)])
-            if STRATEGIES[strategy].has_equal_counts(deal):
+            if STRATEGIES[strategy].has_equal_counts(spec):
                 assert sorted(mine.tolist()) == sorted(ranks.part(rank).tolist())
             else:
                 assert len(both.part(2 * rank)) >= 1
@@ -162,13 +164,13 @@ def test_strata_make_local_batches_of_fixed_counts() -> None:
     sampler = StratifiedSampler(lengths, batch=16, seed=1, max_length=512)
     drawn = sampler.samples(3 * 512, 512)
     for accumulation in (1, 4):
-        assignment = assign("stratified", lengths[drawn], Deal(32 // accumulation, 8), accumulation)
+        assignment = assign("stratified", lengths[drawn], AssignmentSpec(32 // accumulation, 8), accumulation)
         for part in range(32):
             taken = (lengths[drawn[assignment.part(part)]].astype(np.int64) - 1) // 128
             assert np.bincount(taken, minlength=4).tolist() == sampler.counts.tolist()
 
 
-def test_the_table_says_what_each_does() -> None:
+def test_strategy_table() -> None:
     assert [name for name in EVERY if STRATEGIES[name].pads] == ["padded"]
     assert [name for name in EVERY if STRATEGIES[name].strata] == ["presorted", "stratified"]
     assert [name for name in EVERY if STRATEGIES[name].rows] == ["packed"]
@@ -179,20 +181,20 @@ def test_the_table_says_what_each_does() -> None:
     assert STRATEGIES["indexed"].communication == "none"
 
 
-def test_bytes_are_those_of_passing_every_sample_to_the_peers() -> None:
-    lengths, deal = np.array([100, 512, 1, 20], dtype=np.uint16), Deal(4, 2)
+def test_bytes_per_step_are_those_of_an_all_gather() -> None:
+    lengths, spec = np.array([100, 512, 1, 20], dtype=np.uint16), AssignmentSpec(4, 2)
     one_copy = (200 + 4 * 15 + 3) + (1024 + 4 * 76 + 3) + (2 + 4 + 3) + (40 + 4 * 3 + 3)
-    assert STRATEGIES["exchanged"].bytes_per_step(lengths, deal) == one_copy / 4 * 3
-    assert STRATEGIES["presorted"].bytes_per_step(lengths, deal) == one_copy / 4
-    assert STRATEGIES["indexed"].bytes_per_step(lengths, deal) == 0
+    assert STRATEGIES["exchanged"].bytes_per_step(lengths, spec) == one_copy / 4 * 3
+    assert STRATEGIES["presorted"].bytes_per_step(lengths, spec) == one_copy / 4
+    assert STRATEGIES["indexed"].bytes_per_step(lengths, spec) == 0
 
 
 @pytest.mark.parametrize("counts", ["equal", "free"])
-def test_micro_batches_take_nothing_from_the_balance_of_ranks(counts: Literal["equal", "free"]) -> None:
-    """Ranks wait for each other once a step. A rank's micro-batches have as many samples each, but for one."""
+def test_micro_batches_do_not_change_the_balance_of_ranks(counts: Literal["equal", "free"]) -> None:
+    """A rank's micro-batches have equal numbers of samples, to within one."""
     lengths = np.random.default_rng(2).integers(5, 513, 64 * 16)
-    deal = Deal(64, 8, pair_cost=1e-4, counts=counts)
-    once, split = (assign("indexed", lengths, deal, steps) for steps in (1, 4))
+    spec = AssignmentSpec(64, 8, pair_cost=1e-4, counts=counts)
+    once, split = (assign("indexed", lengths, spec, steps) for steps in (1, 4))
     assert np.array_equal(split.loads(lengths).reshape(64, 4).sum(axis=1), once.loads(lengths))
     numbers = split.counts.reshape(64, 4)
     assert (numbers.max(axis=1) - numbers.min(axis=1) <= 1).all()

@@ -112,7 +112,7 @@ def test_strata_are_drawn_by_the_configured_counts() -> None:
     )
     assert configured.split.compute > 1.05 * proportional.split.compute
     config = load_system("dgxa100_n128", None, ["strata_counts=[16, 0, 0, 0]"])
-    with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not go together"):
+    with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not match"):
         predict(plan_from_config(config, None, CONSTANTS), CONSTANTS)
 
 

@@ -89,7 +89,7 @@ def test_stratified_samples_of_small_batches_are_shorter_than_the_data() -> None
 
 
 def test_invalid_strata_counts_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not go together"):
+    with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not match"):
         load("presorted", 1024, 64, TOKENS, wikipedia_lengths(), strata_counts=(16, 0, 0, 0))
 
 
