@@ -30,7 +30,7 @@ from implementations.pytorch.precision import COMPUTE_TYPES, resolve_precision
 from implementations.pytorch.step import Stepper
 from podium.config.schema import RunConfig, TrainingPhase
 from podium.core.errors import UsageError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import SHAPE_STEPS, LengthIndex, RunShapes, TrainingOrder
 from podium.planning.samplers import Phase
 
@@ -114,7 +114,9 @@ def build_order(
         seed=seed,
         strategy=config.balancing,
         global_batch_size=config.global_batch_size,
-        deal=Deal.of_config(config, config.model_size.relative_costs(vocabulary_size), store.max_sequence_length),
+        spec=AssignmentSpec.of_config(
+            config, config.model_size.relative_costs(vocabulary_size), store.max_sequence_length
+        ),
         accumulation_steps=config.gradient_accumulation_steps,
         shape_step=config.shape_step or SHAPE_STEPS[device.type],
         attention_widths=config.attention_widths,

@@ -26,7 +26,7 @@ from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.precision import resolve_precision
 from podium.core.errors import PodiumError, UsageError
 from podium.core.processes import end_with_parent
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 
 LOCAL_BATCH_SIZE = 64
 PROGRESS_INTERVAL_SECONDS = 10.0
@@ -75,7 +75,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
     model.to_empty(device=device)
     load_checkpoint(model, arguments.checkpoint)
     batches = evaluation_batches(
-        store, 0, Deal(1, 1), samples=samples, local_batch_size=LOCAL_BATCH_SIZE, slot_width=None
+        store, 0, AssignmentSpec(1, 1), samples=samples, local_batch_size=LOCAL_BATCH_SIZE, slot_width=None
     )
     started = perf_counter()
     with single_process(device) as processes:

@@ -204,7 +204,7 @@ class Trainer:
         return evaluation_batches(
             self.evaluation_store,
             self.processes.rank,
-            self.order.deal,
+            self.order.spec,
             samples=self.config.evaluation_samples,
             local_batch_size=self.config.evaluation.local_batch_size,
             slot_width=self.evaluation_store.max_sequence_length if self.order.pads else None,

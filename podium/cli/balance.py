@@ -49,7 +49,7 @@ def print_balance(console: Console, cluster: Cluster, report: Mapping[str, Any])
         console.print(f"{name} is impossible here: {why}", highlight=False)
     if any(row["bytes_per_step"] for row in strategies.values()):
         console.print(
-            "sent: bytes that a rank sends per step if each rank stores different shards; Podium's own loader sends none"
+            "sent: bytes that a rank sends per step if each rank stores different shards; none if it reads all"
         )
 
 
@@ -104,5 +104,5 @@ def _bar(row: Mapping[str, Any]) -> str:
 
 
 def _title(cluster: Cluster) -> str:
-    ranks = cluster.deal.parts
+    ranks = cluster.spec.parts
     return f"{ranks:,} rank{'s' if ranks > 1 else ''} × {cluster.local_batch} samples"

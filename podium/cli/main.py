@@ -344,7 +344,7 @@ def tune(
     require_torch()  # before Optuna is imported, which comes with it
 
     from podium.run.progress import Progress
-    from podium.tune.tune import Options, keep_report, plot_tuned, print_tuned
+    from podium.tune.tune import Options, plot_tuned, print_tuned, write_tune_report
     from podium.tune.tune import as_json as tuned_json
     from podium.tune.tune import tune as tune_system
 
@@ -353,7 +353,7 @@ def tune(
 
     options = Options(tuple(searches or ()), trials, workers, repeats, folder)
     tuned = tune_system(system, recipe, settings or [], options, Progress(errors), report_line)
-    keep_report(tuned)
+    write_tune_report(tuned)
     plot_tuned(tuned, tuned.folder / "tuning.svg")
     print_output(as_json, tuned_json(tuned), lambda to: print_tuned(to, tuned))
 

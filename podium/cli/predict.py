@@ -19,7 +19,7 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, write_atomically
-from podium.planning.accelerators import accelerator_named
+from podium.planning.accelerators import find_accelerator
 from podium.planning.costs import costs_path
 from podium.planning.prediction.constants import Constants, load_constants
 from podium.planning.prediction.from_config import plan_from_config
@@ -93,7 +93,7 @@ def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) 
     """Return the cost of the predicted run and of both ends of its interval. UsageError if no price fits the system."""
     prices, description, launch = read_prices(path), config.description, config.launch
     name = description.accelerator_model_name
-    kind, on_cpu = accelerator_named(name), launch.device == "cpu"
+    kind, on_cpu = find_accelerator(name), launch.device == "cpu"
     system = PredictedSystem(
         accelerator=None if on_cpu else name,
         family=None if on_cpu or kind is None else kind.name,

@@ -21,7 +21,7 @@ from podium.mllog.lines import parse
 from podium.mllog.results_tree import SCALING, Package, ResultFolder
 from podium.mllog.rulesets import LATEST, ruleset
 from podium.mllog.run import Run, as_number
-from podium.planning.accelerators import accelerator_named
+from podium.planning.accelerators import find_accelerator
 from podium.run.records import newest_by_seed, runs_of_system
 from podium.run.set_record import SET
 from podium.submission.rcp import convergence
@@ -136,7 +136,7 @@ def build_result(
         nodes=nodes,
         accelerators=None if nodes is None or per_node is None else nodes * per_node,
         accelerator=accelerator,
-        kind=None if accelerator is None else accelerator_named(accelerator),
+        kind=None if accelerator is None else find_accelerator(accelerator),
         full_size=full_size and (round_name is not None or all(run.tensors in (0, BERT_LARGE_TENSORS) for run in runs)),
     )
     scaling_factor = find_scaling_factor(result, folder, anomalies)

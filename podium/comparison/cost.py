@@ -28,7 +28,7 @@ from podium.core.text import printable
 from podium.core.yaml_files import read_yaml
 from podium.mllog.run import Run
 from podium.mllog.score import counted_seconds
-from podium.planning.accelerators import LONGEST_NAME
+from podium.planning.accelerators import MAX_NAME_LENGTH
 
 MAX_ENTRIES = 1_000
 # Units of prices, and the quantity of a system that each is multiplied with.
@@ -36,7 +36,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
     {"accelerator-hour": "accelerators", "node-hour": "nodes", "system-hour": "system"}
 )
 
-NamePattern = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
+NamePattern = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_LENGTH)]
 
 
 class PricedSystem(Protocol):
@@ -129,7 +129,7 @@ MAX_ERROR_LINES = 10
 
 def _matches(pattern: str, name: str) -> bool:
     # The name is cut, since fnmatch may backtrack and submitters choose names.
-    return fnmatchcase(name[:LONGEST_NAME].casefold(), pattern.casefold())
+    return fnmatchcase(name[:MAX_NAME_LENGTH].casefold(), pattern.casefold())
 
 
 MAX_NAMED_FAMILIES = 6  # kinds of accelerators that a note lists

@@ -19,7 +19,7 @@ from benchmarks.bert.store import SampleStore, shard_paths
 from implementations.pytorch.data.loader import LOADERS
 from implementations.pytorch.data.reader import WINDOW
 from podium.core.errors import PodiumError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.balancing.strategies import STRATEGIES
 from podium.planning.batch_plan import TrainingOrder
 
@@ -66,7 +66,7 @@ def _run_repetition(arguments: argparse.Namespace, seed: int) -> dict[str, float
         seed=seed,
         strategy=arguments.strategy,
         global_batch_size=arguments.local_batch * arguments.ranks,
-        deal=Deal(arguments.ranks, arguments.ranks),
+        spec=AssignmentSpec(arguments.ranks, arguments.ranks),
         accumulation_steps=1,
     )
     if arguments.cold:

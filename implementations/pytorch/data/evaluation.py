@@ -9,7 +9,7 @@ from benchmarks.bert.preparation.prepare import evaluation_pick
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import RaggedBatch, collate
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.balancing.strategies import assign
 from podium.planning.batch_plan import SHAPE_STEP
 
@@ -17,7 +17,7 @@ from podium.planning.batch_plan import SHAPE_STEP
 def evaluation_batches(
     store: SampleStore,
     rank: int,
-    spec: Deal,
+    spec: AssignmentSpec,
     *,
     samples: int,
     local_batch_size: int,
@@ -43,7 +43,7 @@ def evaluation_batches(
         ]
 
 
-def evaluation_share(lengths: np.ndarray, rank: int, spec: Deal) -> np.ndarray:
+def evaluation_share(lengths: np.ndarray, rank: int, spec: AssignmentSpec) -> np.ndarray:
     """Return the positions, int64, that one rank evaluates among samples with these lengths (int64 [n])."""
     if len(lengths) < spec.parts:
         return np.arange(rank, len(lengths), spec.parts)

@@ -1,9 +1,9 @@
 """LAMB sharded over ranks by whole tensors, so that trust ratios stay exact.
 
 Each rank updates only the large tensors that it owns, keeps optimizer state for those only, and broadcasts the updated
-weights. Tensors of fewer than `LEAST_SHARED` elements (biases, LayerNorm) are updated on all ranks, which costs less
-than a broadcast. The largest tensor bounds the speed-up: in BERT-large it is the word embedding, 9% of all elements,
-so more than eleven ranks do not shorten the update.
+weights. Tensors of fewer than `MIN_SHARDED_SIZE` elements (biases, LayerNorm) are updated on all ranks, which costs
+less than a broadcast. The largest tensor bounds the speed-up: in BERT-large it is the word embedding, 9% of all
+elements, so more than eleven ranks do not shorten the update.
 
 This is optimizer state sharding as in ZeRO stage 1 (Rajbhandari et al., arXiv 1910.02054).
 torch.distributed.optim.ZeroRedundancyOptimizer also shards by whole tensors, but it shards small ones too, it does not
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from implementations.pytorch.optim.lamb import Lamb
-from podium.planning.tensor_partition import LEAST_SHARED, owners
+from podium.planning.tensor_partition import MIN_SHARDED_SIZE, owners
 
 
 class ShardedLamb(Lamb):
@@ -26,7 +26,7 @@ class ShardedLamb(Lamb):
     `step` is a collective operation.
     """
 
-    def __init__(self, params: Any, min_sharded_numel: int = LEAST_SHARED, **settings: Any) -> None:
+    def __init__(self, params: Any, min_sharded_numel: int = MIN_SHARDED_SIZE, **settings: Any) -> None:
         """Shard parameters of at least `min_sharded_numel` elements. `settings` are the keyword arguments of `Lamb`."""
         super().__init__(params, **settings)
         self._rank = dist.get_rank()

@@ -25,7 +25,7 @@ from implementations.pytorch.trainer import Trainer
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.planning.batch_plan import run_shapes
-from podium.planning.hardware import attention_of
+from podium.planning.hardware import expected_attention
 
 # Parts of a step, by their names in the report.
 PLAN, EXCHANGE, LAYOUT, TOTALS, METRICS, FLUSH = (
@@ -60,7 +60,7 @@ class RehearsalTrainer(Trainer):
     def __init__(self, config: RunConfig, processes: Processes, folder: RunFolder, steps: int) -> None:
         """`config`: the system's configuration, not yet adapted to this CPU."""
         super().__init__(on_cpu(config), processes, folder, None)
-        self._graphs = replays_graphs(config, config.launch.device, attention_of(config))
+        self._graphs = replays_graphs(config, config.launch.device, expected_attention(config))
         self._steps = min(steps, config.steps)
         self.stopwatch = Stopwatch()
         self.start: dict[str, StartPart] = {}  # in the order of execution

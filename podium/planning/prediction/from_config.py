@@ -14,7 +14,7 @@ from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.store import SampleStore
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.costs import TERMS, StepCosts, differing, load_costs
+from podium.planning.costs import TERMS, StepCosts, find_differences, load_costs
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.doubts import optimizer_warnings
 from podium.planning.prediction.memory import accelerator_memory_bytes, memory_warnings
@@ -220,7 +220,7 @@ def _estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:
 def _measured_costs(config: RunConfig, path: Path, constants: Constants, unsure: list[str]) -> StepCosts:
     """Read the measured step costs. Raises UsageError if they are of another model or another kind of device."""
     costs, measured = load_costs(path)
-    others, doubts = differing(config, measured)
+    others, doubts = find_differences(config, measured)
     if others:
         raise UsageError(
             f"{path}: was measured with {'; '.join(others)}; write a separate system file for this configuration and "

@@ -10,11 +10,11 @@ import numpy as np
 
 from benchmarks.bert.rules import evaluation_interval
 from benchmarks.bert.sizes import LARGE, SEQUENCE_LENGTH, Size
-from podium.planning.accelerators import accelerator_named
+from podium.planning.accelerators import find_accelerator
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.samples_to_target import Estimate
-from podium.planning.tensor_partition import LEAST_SHARED, owners
+from podium.planning.tensor_partition import MIN_SHARDED_SIZE, owners
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Processor:
 def _processor(
     name: str, memory_bytes_per_second: float, link_bytes_per_second: float, memory_gb: float | None = None
 ) -> Processor:
-    kind = accelerator_named(name)
+    kind = find_accelerator(name)
     assert kind is not None and kind.peak_flops is not None
     memory = None if memory_gb is None else memory_gb * 1e9
     rates = (memory_bytes_per_second, link_bytes_per_second)
@@ -192,7 +192,7 @@ class Plan:
         tensors = self.size.tensors(self.size.vocabulary_size).items()
         fused = {"query": 3, "key": 0, "value": 0}
         sizes = [prod(shape) * fused.get(name.split("/")[-2], 1) for name, shape in tensors]
-        return tuple(size for size in sizes if size >= LEAST_SHARED)
+        return tuple(size for size in sizes if size >= MIN_SHARDED_SIZE)
 
     @property
     def samples_between_evaluations(self) -> int:

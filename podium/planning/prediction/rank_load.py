@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.plan import Coefficients, Lengths, Plan
@@ -58,7 +58,7 @@ def _compute_relative_load(
     strategy = STRATEGIES[name]
     token, pair, masked, sequence = coefficients
     pair_cost, sequence_cost = StepCosts(0.0, token, pair, masked, sequence).relative() or (0.0, 0.0)
-    deal = Deal(ranks, ranks_per_node, pair_cost=pair_cost, sequence_cost=sequence_cost)
+    spec = AssignmentSpec(ranks, ranks_per_node, pair_cost=pair_cost, sequence_cost=sequence_cost)
     costs = lengths.costs(coefficients, padded=strategy.pads)
     steps = min(MAX_STEPS, max(MIN_STEPS, MIN_DRAWN_SAMPLES // batch))
     local = batch // (ranks * accumulation_steps)
@@ -73,7 +73,7 @@ def _compute_relative_load(
     slowest, busiest = [], 0.0
     for step in range(steps):
         drawn = order.samples(step * batch, batch)
-        assignment = assign(name, lengths.tokens[drawn], deal, accumulation_steps)
+        assignment = assign(name, lengths.tokens[drawn], spec, accumulation_steps)
         of_ranks = assignment.loads(costs[drawn]).reshape(ranks, accumulation_steps).sum(axis=1)
         # Ranks wait for each other once per step, at the optimizer, and not after each micro-batch.
         slowest.append(of_ranks.max() / of_ranks.mean())

@@ -8,13 +8,13 @@ import numpy as np
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE, SEQUENCE_LENGTH, VOCABULARY_SIZE
 from podium.config.load import load_system
-from podium.planning.balance_report import GPUS_PER_NODE, Balance, balances_of
-from podium.planning.balancing.interface import Deal
+from podium.planning.balance_report import GPUS_PER_NODE, Balance, measure_balances
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.prediction.constants import load_constants
 from podium.planning.prediction.from_config import plan_from_config
 from podium.planning.prediction.predict import build_network, predict_step
 from podium.planning.prediction.scaling import machine_with_gpus
-from podium.planning.samplers import Sampler, StratifiedSampler, shares, stratum_bounds
+from podium.planning.samplers import Sampler, StratifiedSampler, apportion, stratum_bounds
 from podium.planning.studies.study import Cell, Chart, Line, Study, Table, crossing
 
 NODE_STRATA = "node strata"  # presorted, but with strata counts fixed per node instead of per rank
@@ -25,10 +25,10 @@ WIN_THRESHOLD = 0.05  # share of a step's compute that counts as a win
 RUN_SAMPLES = 2_932_736  # of Samsung's run of round 2.0
 
 
-def node_assignment_spec(ranks: int) -> Deal:
+def node_assignment_spec(ranks: int) -> AssignmentSpec:
     """Return the assignment options for nodes of eight ranks, with the costs of BERT-large's matrix products."""
     per_node = GPUS_PER_NODE if ranks % GPUS_PER_NODE == 0 else ranks
-    return Deal(ranks, per_node, *LARGE.relative_costs(VOCABULARY_SIZE))
+    return AssignmentSpec(ranks, per_node, *LARGE.relative_costs(VOCABULARY_SIZE))
 
 
 def count_per_stratum(histogram: np.ndarray) -> np.ndarray:
@@ -46,11 +46,13 @@ def small_batches(
     """Study the balance with few samples per rank, at a constant global batch size and a constant number of ranks."""
     histogram = wikipedia_histogram()
     found = {
-        shape: balances_of(COMPARED_STRATEGIES, histogram, node_assignment_spec(shape[0]), shape[1], steps=steps)[0]
+        shape: measure_balances(COMPARED_STRATEGIES, histogram, node_assignment_spec(shape[0]), shape[1], steps=steps)[
+            0
+        ]
         for shape in shapes
     }
     for (ranks, local), balances in found.items():
-        nodes, _ = balances_of(
+        nodes, _ = measure_balances(
             ("presorted",),
             histogram,
             node_assignment_spec(ranks),
@@ -131,11 +133,11 @@ def _stratum_share_rows(histogram: np.ndarray, batches: Sequence[int]) -> tuple[
     lengths = np.bincount(stratum, weights=histogram * np.arange(len(histogram))) / sizes
     rows: list[tuple[Cell, ...]] = []
     for batch in batches:
-        slots = shares(sizes.astype(np.int64), batch)
+        slots = apportion(sizes.astype(np.int64), batch)
         drawn = slots / batch / (sizes / sizes.sum())
         mean = float(slots @ lengths / batch / (sizes @ lengths / sizes.sum())) if slots.min() else None
         rows.append((batch, "/".join(map(str, slots.tolist())) + ("" if mean else " refused"), *drawn.tolist(), mean))
-    return rows, [batch for batch in range(1, 33) if not shares(sizes.astype(np.int64), batch).all()]
+    return rows, [batch for batch in range(1, 33) if not apportion(sizes.astype(np.int64), batch).all()]
 
 
 def _join_numbers(numbers: Sequence[int]) -> str:
@@ -204,13 +206,13 @@ def cost_variation_within_strata(histogram: np.ndarray) -> float:
 def lengths(ranks: int = 1024, local_batches: Sequence[int] = (16, 8, 4), points: int = 7, steps: int = 20) -> Study:
     """Study presorting with other lengths, and the variation from which a global assignment wins WIN_THRESHOLD."""
     compared = ("presorted", "exchanged", "indexed")
-    deal = node_assignment_spec(ranks)
+    spec = node_assignment_spec(ranks)
     rows: list[tuple[Cell, ...]] = []
     marked: dict[int, list[tuple[float, float]]] = {local: [] for local in local_batches}
     for name, histogram in length_histograms().items():
         variation = cost_variation_within_strata(histogram)
         for local in local_batches:
-            found, impossible = balances_of(compared, histogram, deal, local, steps=steps)
+            found, impossible = measure_balances(compared, histogram, spec, local, steps=steps)
             values: list[Cell] = [_max_over_mean(found.get(one), "cost") for one in compared]
             gain = None
             if "presorted" not in impossible:
@@ -222,7 +224,7 @@ def lengths(ranks: int = 1024, local_batches: Sequence[int] = (16, 8, 4), points
         swept[local] = []
         for spread in np.linspace(0.0, 1.0, points):
             histogram = spread_histogram(float(spread))
-            found, _ = balances_of(("presorted", "indexed"), histogram, deal, local, steps=steps)
+            found, _ = measure_balances(("presorted", "indexed"), histogram, spec, local, steps=steps)
             if "presorted" in found:
                 gain = found["presorted"].max_over_mean_cost / found["indexed"].max_over_mean_cost - 1
                 swept[local].append((cost_variation_within_strata(histogram), gain))
@@ -320,7 +322,9 @@ def scaling(
     step_rows: list[tuple[Cell, ...]] = []
     values: dict[str, list[float]] = {name: [] for name in COMPARED_STRATEGIES}
     for count in ranks:
-        found, _ = balances_of(COMPARED_STRATEGIES, histogram, node_assignment_spec(count), local_batch, steps=steps)
+        found, _ = measure_balances(
+            COMPARED_STRATEGIES, histogram, node_assignment_spec(count), local_batch, steps=steps
+        )
         for name in COMPARED_STRATEGIES:
             values[name].append(100 * (found[name].max_over_mean_cost - 1))
         balance_rows.append((count, *[found[name].max_over_mean_cost for name in COMPARED_STRATEGIES]))
@@ -399,7 +403,7 @@ def _dataset_table(histogram: np.ndarray, datasets: Sequence[int], steps: int) -
             if first // size != (last - 1) // size:  # only a batch that spans two epochs can repeat a sample
                 drawn = order.samples(first, GLOBAL_BATCH)
                 twice += len(np.unique(drawn)) < len(drawn)
-        balances, _ = balances_of(
+        balances, _ = measure_balances(
             ("presorted", "indexed"), histogram, node_assignment_spec(1024), 16, steps=steps, pool=pool
         )
         rows.append(

@@ -28,7 +28,7 @@ from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.step import Stepper
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -211,7 +211,7 @@ def make_order() -> Callable[[SampleStore, RunConfig], TrainingOrder]:
             seed=7,
             strategy=config.balancing,
             global_batch_size=config.global_batch_size,
-            deal=Deal(config.launch.ranks, config.launch.processes_per_node),
+            spec=AssignmentSpec(config.launch.ranks, config.launch.processes_per_node),
             accumulation_steps=config.gradient_accumulation_steps,
         )
 

@@ -20,7 +20,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import OverlappedEvaluation, evaluate
 from implementations.pytorch.model.bert import BertForPreTraining
 from podium.core.errors import WorkError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 
 SLOW = 0.3
 
@@ -33,7 +33,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = BertForPreTraining(SIZES["tiny"], 101, dropout_probability=0.0)
     batches = evaluation_batches(
-        SampleStore([Path(shard)]), rank, Deal(ranks, ranks), samples=12, local_batch_size=4, slot_width=None
+        SampleStore([Path(shard)]), rank, AssignmentSpec(ranks, ranks), samples=12, local_batch_size=4, slot_width=None
     )
     expected = evaluate(model, batches, here, "fp32")
     sums = evaluation.evaluation_sums

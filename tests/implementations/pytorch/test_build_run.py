@@ -23,7 +23,7 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast, resolve_precision
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -156,7 +156,7 @@ def test_every_combination_trains_to_the_same_loss(
             seed=1,
             strategy=config.balancing,
             global_batch_size=4,
-            deal=Deal(1, 1),
+            spec=AssignmentSpec(1, 1),
             accumulation_steps=1,
             attention_widths=config.attention_widths,
         )
@@ -196,7 +196,9 @@ def test_nothing_is_recompiled_during_a_run(
     store = make_store(np.random.default_rng(0).integers(5, 60, 40))
     config = make_config(global_batch_size=4, seed=1, kernels="compiled", precision="fp32", dropout=0.1)
     eager = config.model_copy(update={"kernels": "eager"})
-    order = TrainingOrder(store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1)
+    order = TrainingOrder(
+        store, seed=7, strategy="indexed", global_batch_size=4, spec=AssignmentSpec(1, 1), accumulation_steps=1
+    )
     stepper = build_stepper(config, processes, vocabulary, small)
     assert len({read_step(order, n, 0).micro_batches[0].slots for n in range(10)}) > 1, (
         "the batches have only one shape"

@@ -27,7 +27,7 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import Stepper
 from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -94,7 +94,7 @@ def store(make_store: Callable[..., SampleStore]) -> SampleStore:
 
 @pytest.fixture
 def batches(store: SampleStore) -> list[RaggedBatch]:
-    return evaluation_batches(store, 0, Deal(1, 1), samples=20, local_batch_size=6, slot_width=None)
+    return evaluation_batches(store, 0, AssignmentSpec(1, 1), samples=20, local_batch_size=6, slot_width=None)
 
 
 def wait_for_accuracy(overlapped: OverlappedEvaluation) -> Accuracy:

@@ -17,7 +17,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.metrics import MAX_CONSECUTIVE_SKIPS, Metrics
 from implementations.pytorch.step import NotFinite, StepResult
 from podium.core.errors import WorkError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -25,7 +25,9 @@ from tests.implementations.pytorch.data.plain_reader import read_step
 @pytest.fixture
 def steps(make_store: Callable[..., SampleStore]) -> list[Step]:
     store = make_store(np.arange(5, 25))
-    order = TrainingOrder(store, seed=0, strategy="indexed", global_batch_size=6, deal=Deal(1, 1), accumulation_steps=1)
+    order = TrainingOrder(
+        store, seed=0, strategy="indexed", global_batch_size=6, spec=AssignmentSpec(1, 1), accumulation_steps=1
+    )
     return [read_step(order, number, 0) for number in range(3)]
 
 

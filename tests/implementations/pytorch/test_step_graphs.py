@@ -14,7 +14,7 @@ from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import StepGraphs, Stepper
 from podium.config.schema import RunConfig
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -74,7 +74,13 @@ def test_replayed_steps_equal_eager_steps(
     """Each batch and its loss weights are copied in, and later replays do not change returned results."""
     config = make_config(global_batch_size=4, optimizer={"warmup_steps": 0})
     order = TrainingOrder(
-        store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1, shape_step=64
+        store,
+        seed=7,
+        strategy="indexed",
+        global_batch_size=4,
+        spec=AssignmentSpec(1, 1),
+        accumulation_steps=1,
+        shape_step=64,
     )
     shapes = run_shapes(order, 0, 8)
     assert len(shapes.masked_slots) > 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.step import NotFinite, error_with_samples
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 
 
@@ -17,7 +17,9 @@ def test_every_sample_is_named_with_its_rank_and_shard(tmp_path: Path, write_sto
     for number, count in enumerate((9, 4, 12)):
         write_store(tmp_path, np.arange(5, 5 + count)).rename(tmp_path / f"part-{number}.h5")
     store = SampleStore([*tmp_path.glob("*.h5")])
-    order = TrainingOrder(store, seed=3, strategy="random", global_batch_size=8, deal=Deal(2, 2), accumulation_steps=2)
+    order = TrainingOrder(
+        store, seed=3, strategy="random", global_batch_size=8, spec=AssignmentSpec(2, 2), accumulation_steps=2
+    )
     global_batch = order.global_batch(1)
     error = error_with_samples(NotFinite(2, math.nan, global_batch), store, tmp_path / "not_finite.json")
     report = json.loads((tmp_path / "not_finite.json").read_text(encoding="utf-8"))
@@ -40,7 +42,9 @@ def test_every_sample_is_named_with_its_rank_and_shard(tmp_path: Path, write_sto
 
 def test_all_samples_of_a_small_batch_are_named(tmp_path: Path, make_store: Callable[..., SampleStore]) -> None:
     store = make_store(np.arange(5, 25))
-    order = TrainingOrder(store, seed=3, strategy="random", global_batch_size=3, deal=Deal(1, 1), accumulation_steps=1)
+    order = TrainingOrder(
+        store, seed=3, strategy="random", global_batch_size=3, spec=AssignmentSpec(1, 1), accumulation_steps=1
+    )
     error = error_with_samples(NotFinite(1, math.inf, order.global_batch(0)), store, tmp_path / "x.json")
     assert " more, " not in str(error)
     assert all(f"{index} (samples.h5 {index})" in str(error) for index in order.global_batch(0).indices.tolist())

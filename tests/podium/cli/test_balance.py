@@ -14,7 +14,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning import costs
 from podium.planning.balance_report import Cluster, balance_report
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.costs import StepCosts, save_costs
 
 USUAL_COSTS = LARGE.relative_costs(VOCABULARY_SIZE)
@@ -47,7 +47,7 @@ def printed(cluster: Cluster) -> str:
 
 
 def test_table_fits_80_columns_and_shows_every_figure() -> None:
-    text = printed(Cluster(Deal(64, 8), 48))
+    text = printed(Cluster(AssignmentSpec(64, 8), 48))
     assert "64 ranks × 48 samples" in text
     assert re.search(r"padded +│ 1\.200 / 1\.300 │ 1\.250 / 1\.350 │ +50\.0% │ +– │ 0\.70", text)
     assert re.search(r"exchanged +│ .* 2\.50 MB │ 0\.70", text)
@@ -57,9 +57,11 @@ def test_table_fits_80_columns_and_shows_every_figure() -> None:
 
 def test_indexed_strategy_is_compared_with_the_lower_bound() -> None:
     console = Console(width=80, record=True)
-    print_balance(console, Cluster(Deal(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 64, "impossible": {}})
+    print_balance(
+        console, Cluster(AssignmentSpec(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 64, "impossible": {}}
+    )
     assert "lower bound of the cost: 1.1000; indexed reaches 1.2500" in console.export_text()
-    assert "lower bound" not in printed(Cluster(Deal(4, 4), 8))
+    assert "lower bound" not in printed(Cluster(AssignmentSpec(4, 4), 8))
 
 
 def test_packing_table() -> None:
@@ -76,67 +78,69 @@ def test_packing_table() -> None:
 
 def test_bar_parts_add_up_to_a_step() -> None:
     """The busiest rank has 1.25 times the mean cost: 20% waiting, and half of the rest on padding."""
-    lines = [line for line in printed(Cluster(Deal(1, 1), 48)).splitlines() if "working" in line]
+    lines = [line for line in printed(Cluster(AssignmentSpec(1, 1), 48)).splitlines() if "working" in line]
     padded, exchanged = (line.split()[1] for line in lines[:2])
     assert (padded.count("█"), padded.count("▒"), padded.count("·")) == (19, 19, 10)
     assert set(exchanged) == {"█"}
-    assert "1 rank × 48 samples" in printed(Cluster(Deal(1, 1), 48))
+    assert "1 rank × 48 samples" in printed(Cluster(AssignmentSpec(1, 1), 48))
 
 
 def test_cluster_of_a_system_has_its_ranks_and_batch(laptop: RunConfig) -> None:
     cluster = Cluster.of_system(laptop)
-    assert cluster == Cluster(Deal(2, 2, *USUAL_COSTS), 8, accumulation_steps=4)
+    assert cluster == Cluster(AssignmentSpec(2, 2, *USUAL_COSTS), 8, accumulation_steps=4)
 
 
 def test_measured_costs_are_used(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {})
     token = 1e-6 + 0.15 * 2e-6
-    spec = Cluster.of_system(laptop).deal
+    spec = Cluster.of_system(laptop).spec
     assert spec.pair_cost == pytest.approx(3e-9 / token)
     assert spec.sequence_cost == pytest.approx(4e-6 / token)
-    assert Cluster.of_system(laptop.model_copy(update={"pair_cost": 0.5})).deal.pair_cost == 0.5
+    assert Cluster.of_system(laptop.model_copy(update={"pair_cost": 0.5})).spec.pair_cost == 0.5
 
 
 def test_costs_measured_on_another_model_are_ignored(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {"layers": 24})
-    assert Cluster.of_system(laptop).deal == Deal(2, 2, *USUAL_COSTS)
+    assert Cluster.of_system(laptop).spec == AssignmentSpec(2, 2, *USUAL_COSTS)
 
 
 def test_costs_without_a_token_cost_are_ignored(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 0, 3e-9, 0, 4e-6), costs.costs_path("laptop"), {})
-    assert Cluster.of_system(laptop).deal == Deal(2, 2, *USUAL_COSTS)
+    assert Cluster.of_system(laptop).spec == AssignmentSpec(2, 2, *USUAL_COSTS)
 
 
 def test_default_ranks_per_node_is_8_if_that_divides_the_ranks() -> None:
-    assert Cluster.of_ranks(64, 4, None, None, None).deal.parts_per_node == 8
-    assert Cluster.of_ranks(12, 4, None, None, None).deal.parts_per_node == 12
+    assert Cluster.of_ranks(64, 4, None, None, None).spec.parts_per_node == 8
+    assert Cluster.of_ranks(12, 4, None, None, None).spec.parts_per_node == 12
     assert Cluster.of_ranks(12, 4, 3, "free", "snake") == Cluster(
-        Deal(12, 3, *USUAL_COSTS, counts="free", scan="snake"), 4
+        AssignmentSpec(12, 3, *USUAL_COSTS, counts="free", scan="snake"), 4
     )
 
 
 def test_report_uses_the_cluster_and_the_options(tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.json"
     lengths.write_text("[0, 0, 1, 1]")
-    report = balance_report(Cluster(Deal(2, 1, 0.25, 2.0, counts="free"), 4, 2), ["indexed", "padded"], lengths, 3)
+    report = balance_report(
+        Cluster(AssignmentSpec(2, 1, 0.25, 2.0, counts="free"), 4, 2), ["indexed", "padded"], lengths, 3
+    )
     assert list(report["strategies"]) == ["indexed", "padded"]
     assert (report["pair_cost"], report["sequence_cost"]) == (0.25, 2.0)
     with pytest.raises(UsageError, match="--strategy: found best, allowed are all, padded"):
-        balance_report(Cluster(Deal(2, 2), 4), ["best"], None, 1)
+        balance_report(Cluster(AssignmentSpec(2, 2), 4), ["best"], None, 1)
 
 
 def test_plot_is_a_reproducible_svg_of_every_strategy(tmp_path: Path) -> None:
     path = tmp_path / "balance.svg"
-    plot_balance(Cluster(Deal(64, 8), 48), MEASURED, path)
+    plot_balance(Cluster(AssignmentSpec(64, 8), 48), MEASURED, path)
     text = path.read_text(encoding="utf-8")
     assert text.startswith("<?xml")
     for expected in ("padded", "exchanged", "64 ranks × 48 samples", "1.250", "waiting"):
         assert expected in text
     before = path.read_bytes()
-    plot_balance(Cluster(Deal(64, 8), 48), MEASURED, path)
+    plot_balance(Cluster(AssignmentSpec(64, 8), 48), MEASURED, path)
     assert path.read_bytes() == before
     with pytest.raises(UsageError, match=r"allowed is a path that ends with \.svg"):
-        plot_balance(Cluster(Deal(64, 8), 48), MEASURED, tmp_path / "balance.png")
+        plot_balance(Cluster(AssignmentSpec(64, 8), 48), MEASURED, tmp_path / "balance.png")
 
 
 @pytest.mark.parametrize(("counts", "unequal"), [("equal", False), ("free", True)])

@@ -10,7 +10,7 @@ import pytest
 
 from podium.comparison.result import Result
 from podium.mllog.run import Evaluation, Run
-from podium.planning.accelerators import accelerator_named
+from podium.planning.accelerators import find_accelerator
 
 START = 1_650_000_000_000.0  # ms; in April 2022, before round v2.0 was published
 
@@ -67,7 +67,7 @@ def make_result(runs: Sequence[Run] | None = None, **changes: Any) -> Result:
         nodes=1,
         accelerators=8,
         accelerator="NVIDIA A100-SXM4-80GB",
-        kind=accelerator_named("NVIDIA A100-SXM4-80GB"),
+        kind=find_accelerator("NVIDIA A100-SXM4-80GB"),
     )
     return replace(result, **changes)
 

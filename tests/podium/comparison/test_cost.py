@@ -12,7 +12,7 @@ from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, forma
 from podium.comparison.result import Result
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
-from podium.planning.accelerators import accelerator_named
+from podium.planning.accelerators import find_accelerator
 from tests.podium.comparison.conftest import make_result, make_run
 
 FILE = Path("prices.yaml")
@@ -268,6 +268,6 @@ def test_the_first_matching_entry_is_used() -> None:
     kinds = ("NVIDIA H100*", "*A100*", "*")
     entries = [Entry(per="node-hour", price=n + 1, accelerator=kind) for n, kind in enumerate(kinds)]
     prices = Prices(currency="EUR", prices=tuple(entries))
-    tpu = make_result(accelerator="TPU-v4", kind=accelerator_named("TPU-v4"))
+    tpu = make_result(accelerator="TPU-v4", kind=find_accelerator("TPU-v4"))
     assert [prices.entry_for(one) for one in (make_result(), tpu)] == [1, 2]
     assert prices.entry_for(make_result(accelerator=None, kind=None)) is None

@@ -49,7 +49,7 @@ def test_planned_batches_equal_those_read(store: SampleStore, strategy: str, ran
         assert whole.slots == sum(batch.slots for batch in flat)
         by_rank = [sum(batch.tokens for batch in mine) for mine in batches]
         assert whole.max_over_mean_tokens == pytest.approx(max(by_rank) / np.mean(by_rank))
-        assert all(np.array_equal(step.whole.indices, whole.indices) for step in steps)
+        assert all(np.array_equal(step.global_batch.indices, whole.indices) for step in steps)
         if strategy == "padded":
             assert whole.slots == 24 * 512
 

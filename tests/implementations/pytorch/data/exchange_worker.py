@@ -22,7 +22,7 @@ from implementations.pytorch.data import exchange
 from implementations.pytorch.data.loader import ExchangePrefetcher
 from implementations.pytorch.data.reader import Step
 from podium.core.errors import WorkError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -52,13 +52,13 @@ class Gathers:
 
 def order_of(store: SampleStore, strategy: str, ranks: int, **settings: Any) -> TrainingOrder:
     accumulation = settings.pop("accumulation_steps", 1)
-    deal = Deal(ranks, settings.pop("parts_per_node", ranks), pair_cost=1e-3)
+    spec = AssignmentSpec(ranks, settings.pop("parts_per_node", ranks), pair_cost=1e-3)
     return TrainingOrder(
         store,
         seed=4,
         strategy=strategy,
         global_batch_size=BATCH,
-        deal=deal,
+        spec=spec,
         accumulation_steps=accumulation,
         **settings,
     )

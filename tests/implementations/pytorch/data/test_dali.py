@@ -16,7 +16,7 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.dali import DaliPrefetcher
 from implementations.pytorch.data.reader import Step
 from podium.core.errors import UsageError, WorkError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -31,7 +31,7 @@ def order(make_store: Callable[..., SampleStore], wikipedia_lengths: Callable[[i
         seed=4,
         strategy="indexed",
         global_batch_size=24,
-        deal=Deal(2, 2),
+        spec=AssignmentSpec(2, 2),
         accumulation_steps=2,
     )
 

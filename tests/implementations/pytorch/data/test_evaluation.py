@@ -9,7 +9,7 @@ import pytest
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.evaluation import evaluation_batches, evaluation_share
 from podium.core.errors import UsageError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.balancing.published import snake
 
 
@@ -30,7 +30,7 @@ def test_each_picked_sample_is_on_exactly_one_rank(
     counts = []
     for rank in range(ranks):
         batches = evaluation_batches(
-            store, rank, Deal(ranks, ranks), samples=samples, local_batch_size=4, slot_width=slot_width
+            store, rank, AssignmentSpec(ranks, ranks), samples=samples, local_batch_size=4, slot_width=slot_width
         )
         counts.append(sum(batch.sequences for batch in batches))
         assert all(batch.sequences == 4 for batch in batches[:-1])
@@ -43,21 +43,21 @@ def test_each_picked_sample_is_on_exactly_one_rank(
 
 
 def test_evaluation_batches_are_sorted_by_length(store: SampleStore) -> None:
-    batches = evaluation_batches(store, 0, Deal(2, 2), samples=50, local_batch_size=6, slot_width=None)
+    batches = evaluation_batches(store, 0, AssignmentSpec(2, 2), samples=50, local_batch_size=6, slot_width=None)
     lengths = [length for batch in batches for length in batch.lengths]
     assert lengths == sorted(lengths, reverse=True)
 
 
 def test_too_few_samples_are_a_usage_error(store: SampleStore) -> None:
     with pytest.raises(UsageError, match=r"holds 50 samples, evaluation\.samples is 51"):
-        evaluation_batches(store, 0, Deal(1, 1), samples=51, local_batch_size=4, slot_width=None)
+        evaluation_batches(store, 0, AssignmentSpec(1, 1), samples=51, local_batch_size=4, slot_width=None)
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 def test_costs_of_ranks_are_balanced(ranks: int, wikipedia_lengths: Callable[[int, int], np.ndarray]) -> None:
     """With as many samples as MLPerf evaluates; the snake assignment by length is less balanced."""
     lengths = wikipedia_lengths(10_000, 1).astype(np.int64)
-    spec = Deal(ranks, ranks, pair_cost=3e-4, sequence_cost=2.0, counts="free")
+    spec = AssignmentSpec(ranks, ranks, pair_cost=3e-4, sequence_cost=2.0, counts="free")
     costs = spec.costs(lengths)
     shares = [evaluation_share(lengths, rank, spec) for rank in range(ranks)]
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(10_000))
@@ -74,7 +74,7 @@ def test_pair_and_sequence_costs_change_the_assignment(store: SampleStore) -> No
         tuple(
             tuple(batch.lengths)
             for batch in evaluation_batches(
-                store, 0, Deal(3, 3, pair, one), samples=50, local_batch_size=50, slot_width=None
+                store, 0, AssignmentSpec(3, 3, pair, one), samples=50, local_batch_size=50, slot_width=None
             )
         )
         for pair, one in ((0.0, 0.0), (0.1, 0.0), (0.0, 5000.0))

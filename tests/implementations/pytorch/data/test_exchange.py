@@ -14,7 +14,7 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.exchange import GRACE_SECONDS, ExchangePlan
 from implementations.pytorch.data.loader import ExchangePrefetcher
 from podium.core.errors import UsageError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from podium.planning.samplers import part_bounds
 
@@ -114,7 +114,7 @@ def store(make_store: Callable[..., SampleStore], wikipedia_lengths: Callable[[i
 @pytest.mark.parametrize(("strategy", "per_node"), [("exchanged", 4), ("presorted", 2), ("random", 4)])
 def test_samples_are_sent_between_the_ranks_of_the_strategy(store: SampleStore, strategy: str, per_node: int) -> None:
     order = TrainingOrder(
-        store, seed=1, strategy=strategy, global_batch_size=32, deal=Deal(4, per_node), accumulation_steps=1
+        store, seed=1, strategy=strategy, global_batch_size=32, spec=AssignmentSpec(4, per_node), accumulation_steps=1
     )
     global_batches = [order.global_batch(step) for step in range(3)]
     plans = [ExchangePlan.of(global_batches, rank, 4) for rank in range(4)]
@@ -135,7 +135,12 @@ def test_samples_are_sent_between_the_ranks_of_the_strategy(store: SampleStore, 
 def test_plan_lists_the_samples_between_each_pair_of_ranks(store: SampleStore, accumulation: int) -> None:
     """Each sample is read where it was drawn and trained on where it was assigned, in the order of the steps."""
     order = TrainingOrder(
-        store, seed=1, strategy="exchanged", global_batch_size=24, deal=Deal(4, 2), accumulation_steps=accumulation
+        store,
+        seed=1,
+        strategy="exchanged",
+        global_batch_size=24,
+        spec=AssignmentSpec(4, 2),
+        accumulation_steps=accumulation,
     )
     global_batches = [order.global_batch(number) for number in range(5)]
     routes = []  # (index, home, owner)
@@ -172,7 +177,7 @@ def test_gather_selects_samples_by_index(store: SampleStore) -> None:
 
 def test_exchange_without_a_process_group_is_an_error(store: SampleStore) -> None:
     order = TrainingOrder(
-        store, seed=1, strategy="exchanged", global_batch_size=8, deal=Deal(2, 2), accumulation_steps=1
+        store, seed=1, strategy="exchanged", global_batch_size=8, spec=AssignmentSpec(2, 2), accumulation_steps=1
     )
     with pytest.raises(UsageError, match=r"loader: found exchange, .* use loader=own here"):
         ExchangePrefetcher(order, 0, range(2), 1)

@@ -14,7 +14,7 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.loader import Prefetcher
 from implementations.pytorch.data.reader import Step, StepReader
 from podium.core.errors import WorkError
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -30,7 +30,7 @@ def order(make_store: StoreMaker, wikipedia_lengths: Lengths) -> TrainingOrder:
         seed=4,
         strategy="indexed",
         global_batch_size=24,
-        deal=Deal(2, 2),
+        spec=AssignmentSpec(2, 2),
         accumulation_steps=2,
     )
 

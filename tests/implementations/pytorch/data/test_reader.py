@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.reader import PLANS_PER_STEP, WINDOW, Step, StepReader
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -40,7 +40,7 @@ def make_order(
         seed=4,
         strategy=strategy,
         global_batch_size=BATCH,
-        deal=Deal(ranks, ranks),
+        spec=AssignmentSpec(ranks, ranks),
         accumulation_steps=accumulation,
         capacity_overflow=overflow,
     )

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.synthetic import synthetic_step
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 
@@ -21,7 +21,9 @@ def test_synthetic_step_has_the_shapes_of_the_real_step(
     vocabulary: int,
 ) -> None:
     store = make_store([5, 6, 512, *wikipedia_lengths(29, 3)])
-    order = TrainingOrder(store, seed=0, strategy=strategy, global_batch_size=16, deal=Deal(2, 2), accumulation_steps=2)
+    order = TrainingOrder(
+        store, seed=0, strategy=strategy, global_batch_size=16, spec=AssignmentSpec(2, 2), accumulation_steps=2
+    )
     expected = read_step(order, 0, 1).micro_batches[0]
     store.paths[0].unlink()  # the data may not be touched
     found = synthetic_step(order, 0, 1, vocabulary).micro_batches[0]

@@ -12,7 +12,7 @@ from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import IGNORED, collate
 from implementations.pytorch.model.bert import BertForPreTraining, Scores
 from implementations.pytorch.model.loss import correct_predictions, loss_sums
-from podium.planning.balancing.interface import Deal
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.balancing.strategies import STRATEGIES, assign
 
 
@@ -35,7 +35,7 @@ def test_losses_of_parts_add_up_to_the_whole(
 
     lengths = np.array([len(sample.token_ids) for sample in samples], dtype=np.uint16)
     parts = []
-    assignment = assign(strategy, lengths, Deal(ranks, ranks), accumulation)
+    assignment = assign(strategy, lengths, AssignmentSpec(ranks, ranks), accumulation)
     for positions in map(assignment.part, range(assignment.parts)):
         batch = collate([samples[i] for i in positions], 192 if STRATEGIES[strategy].pads else None, 64)
         parts.append(loss_sums(model(batch), batch).mean(whole.masked, whole.sequences))

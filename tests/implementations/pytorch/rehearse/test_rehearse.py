@@ -21,7 +21,7 @@ from podium.config.load import system_names
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
 from podium.core.paths import CODE_FOLDER
-from podium.planning.hardware import attention_of
+from podium.planning.hardware import expected_attention
 from podium.run.rehearsal import with_synthetic_data
 from podium.run.run_set import RunRequest
 
@@ -130,12 +130,12 @@ def test_more_ranks_than_samples_are_an_error(make: Make) -> None:
 
 def test_batches_are_those_of_the_systems_device(make: Make) -> None:
     config = make("dgxa100_n8")
-    assert attention_of(config) == "flash"
+    assert expected_attention(config) == "flash"
     assert replays_graphs(config, "cuda", "flash")
     assert on_cpu(config).shape_step == 512
     assert on_cpu(config).wire == config.wire == "fp16"
     assert not replays_graphs(config, "cpu", "grouped")
-    assert attention_of(make("academic_t4", "indexed")) == "nested"
+    assert expected_attention(make("academic_t4", "indexed")) == "nested"
     assert on_cpu(make("laptop")).shape_step == 64
 
 

@@ -12,14 +12,14 @@ from podium.comparison.page.families import (
     size_of,
 )
 from podium.comparison.result import Result
-from podium.planning.accelerators import accelerator_named
+from podium.planning.accelerators import find_accelerator
 from tests.podium.comparison.conftest import make_result, make_run
 
 
 def timed(
     seconds: float, accelerators: int | None = 8, name: str | None = "NVIDIA A100-SXM4", **changes: object
 ) -> Result:
-    kind = accelerator_named(name or "")
+    kind = find_accelerator(name or "")
     runs = [make_run(seconds + n / 1000) for n in range(10)]
     return make_result(runs, accelerators=accelerators, accelerator=name, kind=kind, **changes)
 

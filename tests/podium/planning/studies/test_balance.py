@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.bert.lengths import quantiles, wikipedia_histogram
 from podium.planning import balance_report
-from podium.planning.samplers import shares
+from podium.planning.samplers import apportion
 from podium.planning.studies.balance import (
     COMPARED_STRATEGIES,
     cost_variation_within_strata,
@@ -44,7 +44,7 @@ def test_small_batches_refuse_or_cost_more_than_a_global_assignment() -> None:
         drawn = np.array(row[2:6], dtype=float) * count_per_stratum(wikipedia_histogram()) / wikipedia_histogram().sum()
         assert drawn.sum() == pytest.approx(1)
     assert "1, 2, 3, 4" in study.findings[0]
-    assert not shares(count_per_stratum(wikipedia_histogram()).astype(np.int64), 4).all()
+    assert not apportion(count_per_stratum(wikipedia_histogram()).astype(np.int64), 4).all()
 
 
 def test_gain_of_a_global_assignment_grows_with_the_variation_inside_strata() -> None:
