@@ -85,7 +85,7 @@ def test_as_published(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"{", "is no JSON"),
+        (b"{", "is not valid JSON"),
         (b"[1.01]", "has no scaling_factor"),
         (b'{"scaling_factor": "1.01"}', "has no scaling_factor"),
         (b'{"scaling_factor": 0.5}', "has no scaling_factor from 1 to 2"),

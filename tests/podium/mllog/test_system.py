@@ -1,4 +1,4 @@
-"""Descriptions that were written by hand."""
+"""Parsing of system descriptions that were written by hand."""
 
 import pytest
 
@@ -42,9 +42,9 @@ def test_names_and_divisions() -> None:
     ]
 
 
-def test_texts_are_readable() -> None:
+def test_fields_become_printable_lines() -> None:
     assert one_line("a\x1b[31mb\n\u202ec\x00\ud800 d") == "a [31mb c d"
-    assert one_line("a\u00adb\U000e0001c\ue000\u2003d") == "a b c d", "no character that is invisible"
+    assert one_line("a\u00adb\U000e0001c\ue000\u2003d") == "a b c d", "invisible characters are removed"
     assert len(one_line("x" * 10_000)) == LONGEST_LINE
     fields = {"a": "x\ny", "b": 4, "c": 1.0, "d": None, "e": [1], "f": True}
     assert system.texts(fields) == {"a": "x y", "b": "4", "c": "1.0"}

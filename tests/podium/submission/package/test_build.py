@@ -408,7 +408,7 @@ def test_accelerators_are_those_of_the_processes(closed_set: Any, wish: Any) -> 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (":::MLLOG [1,2]", "is no JSON object"),
+        (":::MLLOG [1,2]", "is not a JSON object"),
         (":::MLLOG " + "[" * 100_000, "result_3.txt: line"),
         (":::MLLOG {", "result_3.txt: line"),
     ],
