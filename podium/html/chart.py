@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from podium.core.files import write_whole
+from podium.core.files import write_atomically
 from podium.core.text import for_html, for_xml, label
 
 
@@ -200,14 +200,14 @@ STYLE: dict[Any, Any] = {"svg.hashsalt": "podium", "svg.fonttype": "none", "text
 
 
 @contextmanager
-def picture(path: Path, width: float, height: float) -> Iterator[Axes]:
+def svg_axes(path: Path, width: float, height: float) -> Iterator[Axes]:
     """Yield axes of this size in inches, and write them as an SVG file at the end. WorkError if that fails."""
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure.add_subplot()
         image = BytesIO()
         figure.savefig(image, format="svg", metadata={"Date": None})
-    write_whole(path, image.getvalue())
+    write_atomically(path, image.getvalue())
 
 
 # Widths in inches. A page has both charts and shows the narrow one on a phone, so that text is not scaled down.
@@ -252,7 +252,7 @@ class Canvas:
     # Texts of each group of points; group n has the id GROUP_ID + n.
     tooltips: list[tuple[str, ...]] = field(default_factory=list)
 
-    def tell(self, artist: Artist, texts: Sequence[str]) -> None:
+    def add_tooltips(self, artist: Artist, texts: Sequence[str]) -> None:
         """Add a tooltip to each point of a line with markers, or one to a patch such as a bar.
 
         A text has one or more lines; the first one names the point. Points must be finite and within the axes.
@@ -260,7 +260,7 @@ class Canvas:
         artist.set_gid(f"{GROUP_ID}{len(self.tooltips)}")
         self.tooltips.append(tuple(for_html(text) for text in texts))
 
-    def rows(self, labels: Sequence[str]) -> None:
+    def label_rows(self, labels: Sequence[str]) -> None:
         """Give the y axis a row for each bar, with these labels, the first on top."""
         self.axes.set_yticks(range(len(labels)), labels)
         self.axes.set_ylim(len(labels) - 0.4, -0.6)
@@ -330,7 +330,7 @@ STORE_ID, WIKIPEDIA_ID = "store", "wikipedia"  # ids of the curves in the SVG
 
 def plot_lengths(lengths: NDArray[np.int64], name: str, path: Path) -> None:
     """Plot the histogram of lengths, [longest + 1], and that of Wikipedia. WorkError if the file cannot be written."""
-    with picture(path, 8, 4.5) as axes:
+    with svg_axes(path, 8, 4.5) as axes:
         total = f"{lengths.sum():,} samples"
         for identity, label, histogram, style in (
             (STORE_ID, f"store {name} ({total})", lengths, {"color": "#1f77b4", "fill": True, "alpha": 0.5}),

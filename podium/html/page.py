@@ -12,8 +12,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from podium.core.errors import UsageError
-from podium.core.files import open_regular, write_whole
-from podium.core.paths import package_file, without_folders
+from podium.core.files import open_regular, write_atomically
+from podium.core.paths import package_file, shorten_paths
 from podium.core.text import for_html
 from podium.html.chart import Chart, page_svg, style_sheet
 from podium.html.table import Table
@@ -54,7 +54,7 @@ class Section:
     parts: Sequence[Part]
 
 
-def page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
+def render_page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
     """Render the page as HTML. All arguments are text, which is escaped; `notes` become the footer."""
     style, script = style_sheet() + _read_asset("style.css"), _read_asset("script.js")
     texts = {"title": title, "lead": lead, "notes": notes, "style": style, "script": script}
@@ -64,11 +64,11 @@ def page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str
 
 def write_page(path: Path, html: str) -> None:
     """Write a page, replacing an older one. Raises UsageError if the file is not a page, WorkError if writing fails."""
-    require_page(path)
-    write_whole(path, html)
+    require_page_or_no_file(path)
+    write_atomically(path, html)
 
 
-def require_page(path: Path) -> None:
+def require_page_or_no_file(path: Path) -> None:
     """Raise UsageError if the file exists and is not a page, so that no other file is overwritten."""
     try:
         with open_regular(path) as file:
@@ -117,4 +117,4 @@ def _sanitise(value: Any) -> Any:
 
     Text that the template marks as safe comes from this package.
     """
-    return for_html(without_folders(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return for_html(shorten_paths(value)) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -23,7 +23,7 @@ MAX_VALUES = 10_000
 MAX_DIGITS = 20  # of an integer, as 2^64 has
 
 
-def parse(text: str) -> tuple[Any, Sequence[str]]:
+def parse_bounded_json(text: str) -> tuple[Any, Sequence[str]]:
     """Parse a JSON text of bounded size and depth.
 
     Returns the value and its anomalies as sentence fragments. Raises ValueError with such a fragment for invalid JSON.
@@ -148,11 +148,11 @@ class Event(NamedTuple):
     metadata: Mapping[str, Any]
 
 
-class Oddity(NamedTuple):
+class Anomaly(NamedTuple):
     """An anomaly of a line or of the log as a whole. Breaking MLPerf's rules is not one: see podium.submission."""
 
     line: int  # from 1; of several lines the first; 0 for the whole log
-    what: str  # a sentence fragment
+    message: str  # a sentence fragment
     kind: str = ""  # identifier: a key of HARMLESS or DAMAGED, or one of mllog/read.py
 
 
@@ -177,7 +177,7 @@ DAMAGED = {
 }
 
 
-def read_lines(path: Path) -> Iterator[Event | Oddity]:
+def read_lines(path: Path) -> Iterator[Event | Anomaly]:
     """Yield the events of a log in order, and the anomalies of its lines.
 
     Anomalies that are harmless or frequent come last, one per kind. At most one line and one chunk are in memory.
@@ -192,7 +192,7 @@ def read_lines(path: Path) -> Iterator[Event | Oddity]:
         raise WorkError(f"{path}: the log cannot be read ({error.strerror})") from error
 
 
-def parse_stream(stream: BinaryIO) -> Iterator[Event | Oddity]:
+def parse_stream(stream: BinaryIO) -> Iterator[Event | Anomaly]:
     """As `read_lines`, from an open binary stream."""
     counts: Counter[str] = Counter()
     first: dict[str, tuple[int, str]] = {}
@@ -202,15 +202,15 @@ def parse_stream(stream: BinaryIO) -> Iterator[Event | Oddity]:
             counts[kind] += 1
             first.setdefault(kind, (number, what))
             if kind in DAMAGED and counts[kind] <= MAX_REPORTED:
-                yield Oddity(number, what, kind)
+                yield Anomaly(number, what, kind)
         if event is not None:
             yield event._replace(line=number)
     for kind, count in counts.items():
         line, what = first[kind]
         if kind in HARMLESS:
-            yield Oddity(line, f"{count:,} {HARMLESS[kind]}{what}", kind)
+            yield Anomaly(line, f"{count:,} {HARMLESS[kind]}{what}", kind)
         elif count > MAX_REPORTED:
-            yield Oddity(line, f"{count:,} {DAMAGED[kind]} in all", kind)
+            yield Anomaly(line, f"{count:,} {DAMAGED[kind]} in all", kind)
 
 
 def _split_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None, bytes]]:
@@ -271,7 +271,7 @@ def _parse_line(content: bytes | None, ending: bytes) -> tuple[Event | None, lis
         text = after.decode("latin-1")
         odd.append(("not_utf8", "is not UTF-8 and read as Latin-1"))
     try:
-        fields, odd_json = parse(text.rstrip())
+        fields, odd_json = parse_bounded_json(text.rstrip())
     except ValueError as error:
         # Only a last line without an ending can be cut off; other errors there are errors of a whole line.
         cut = not ending and "not valid JSON" in str(error)

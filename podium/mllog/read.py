@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from podium.mllog.lines import Event, Oddity, read_lines
+from podium.mllog.lines import Anomaly, Event, read_lines
 from podium.mllog.run import RunLog, as_number, build_run_log
 
 LATEST_MS = 1e13  # in the year 2286: upper bound on plausible times
@@ -16,62 +16,62 @@ INTERVAL_KEYS = tuple(
 )
 
 
-def _check_empty(log: RunLog) -> Iterator[Oddity]:
+def _check_empty(log: RunLog) -> Iterator[Anomaly]:
     if not log.events:
-        yield Oddity(0, "has no event", "empty")
+        yield Anomaly(0, "has no event", "empty")
 
 
-def _check_truncated(log: RunLog) -> Iterator[Oddity]:
+def _check_truncated(log: RunLog) -> Iterator[Anomaly]:
     if log.start_ms is not None and log.stop_ms is None:
         last = log.events[-1].line
-        yield Oddity(last, "is the last event, and there is no run_stop: the log is truncated", "truncated")
+        yield Anomaly(last, "is the last event, and there is no run_stop: the log is truncated", "truncated")
 
 
-def _check_times(log: RunLog) -> Iterator[Oddity]:
+def _check_times(log: RunLog) -> Iterator[Anomaly]:
     wrong = [event for event in log.events if not _is_plausible_time(event)]
     if wrong:
         what = f"has the time_ms {wrong[0].time_ms:.0f}, which is not a plausible number of milliseconds since 1970"
-        yield Oddity(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "time")
+        yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "time")
 
 
 def _is_plausible_time(event: Event) -> bool:
     return 0 < event.time_ms < LATEST_MS
 
 
-def _check_order(log: RunLog) -> Iterator[Oddity]:
+def _check_order(log: RunLog) -> Iterator[Anomaly]:
     plausible = filter(_is_plausible_time, log.events)
     steps = [(after.time_ms - before.time_ms, after) for before, after in pairwise(plausible)]
     back = [(step, event) for step, event in steps if step < 0]
     if back:
         step, event = min(back, key=lambda pair: pair[0])
         what = f"is {-step:,.0f} ms earlier than the line before it, the largest of {len(back):,} such step(s)"
-        yield Oddity(event.line, what, "backwards")
+        yield Anomaly(event.line, what, "backwards")
 
 
-def _check_integers(log: RunLog) -> Iterator[Oddity]:
+def _check_integers(log: RunLog) -> Iterator[Anomaly]:
     for key in INTEGER_KEYS:
         for event in log.all(key)[:1]:
             if isinstance(event.value, bool) or not isinstance(event.value, int):
                 kind = type(event.value).__name__
-                yield Oddity(event.line, f"has {key} {str(event.value)[:40]!r} ({kind}), not an integer", "number")
+                yield Anomaly(event.line, f"has {key} {str(event.value)[:40]!r} ({kind}), not an integer", "number")
 
 
-def _check_interval_types(log: RunLog) -> Iterator[Oddity]:
+def _check_interval_types(log: RunLog) -> Iterator[Anomaly]:
     wrong = [event for event in log.events if event.key in INTERVAL_KEYS and event.kind == "POINT_IN_TIME"]
     if wrong:
         what = f"logs {wrong[0].key}, an end of an interval, as POINT_IN_TIME"
-        yield Oddity(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "point_in_time")
+        yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "point_in_time")
 
 
-def _check_after_target(log: RunLog) -> Iterator[Oddity]:
+def _check_after_target(log: RunLog) -> Iterator[Anomaly]:
     if log.passing is not None and log.evaluations[-1] is not log.passing:
         later = [evaluation for evaluation in log.evaluations if evaluation.line > log.passing.line]
         if later:
             what = f"is an evaluation after line {log.passing.line} reached the target{_count_suffix(len(later))}"
-            yield Oddity(later[0].line, what, "after_target")
+            yield Anomaly(later[0].line, what, "after_target")
 
 
-def _check_after_block(log: RunLog) -> Iterator[Oddity]:
+def _check_after_block(log: RunLog) -> Iterator[Anomaly]:
     """Evaluations that are logged after block_stop with an earlier time than its own."""
     inside, late, stop = False, [], None
     for event in log.events:
@@ -83,29 +83,29 @@ def _check_after_block(log: RunLog) -> Iterator[Oddity]:
             late.append(event)
     if late:
         what = f"is an evaluation after block_stop, but with an earlier time{_count_suffix(len(late))}"
-        yield Oddity(late[0].line, what, "after_block")
+        yield Anomaly(late[0].line, what, "after_block")
 
 
-def _check_epoch_num(log: RunLog) -> Iterator[Oddity]:
+def _check_epoch_num(log: RunLog) -> Iterator[Anomaly]:
     evaluations = log.all("eval_accuracy")
     if evaluations and log.epoch_doubt:
         reading = "taken as steps of a global batch" if log.epochs_are_steps else "not used as numbers of samples"
         what = f"is the first of evaluations whose epoch_num {log.epoch_doubt}: {reading}"
-        yield Oddity(evaluations[0].line, what, "epoch_num")
+        yield Anomaly(evaluations[0].line, what, "epoch_num")
 
 
-def _check_accuracies(log: RunLog) -> Iterator[Oddity]:
+def _check_accuracies(log: RunLog) -> Iterator[Anomaly]:
     wrong = [event for event in log.all("eval_accuracy") if as_number(event.value) is None]
     if wrong:
         what = f"has the accuracy {str(wrong[0].value)[:40]!r}, which is not a number"
-        yield Oddity(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "accuracy")
+        yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "accuracy")
 
 
 def _count_suffix(count: int) -> str:
     return "" if count == 1 else f"; there are {count:,} such lines"
 
 
-CHECKS: tuple[Callable[[RunLog], Iterator[Oddity]], ...] = (
+CHECKS: tuple[Callable[[RunLog], Iterator[Anomaly]], ...] = (
     _check_empty,
     _check_truncated,
     _check_times,
@@ -130,21 +130,23 @@ def read_log(path: Path) -> RunLog:
     Reading stops at MAX_EVENTS or MAX_CONTENT, far above what a run logs; an anomaly reports that.
     """
     events: list[Event] = []
-    oddities: list[Oddity] = []
+    anomalies: list[Anomaly] = []
     content = 0
     for item in read_lines(path):
-        if isinstance(item, Oddity):
-            oddities.append(item)
+        if isinstance(item, Anomaly):
+            anomalies.append(item)
             continue
         content += _content_size(item)
         if len(events) == MAX_EVENTS or content > MAX_CONTENT:
             limits = f"{MAX_EVENTS:,} events or {MAX_CONTENT:,} characters"
-            oddities.append(Oddity(item.line, f"is where reading stopped: the log has more than {limits}", "too_long"))
+            anomalies.append(
+                Anomaly(item.line, f"is where reading stopped: the log has more than {limits}", "too_long")
+            )
             break
         events.append(item)
-    log = build_run_log(path, events, oddities)
-    found = [oddity for check in CHECKS for oddity in check(log)]
-    return replace(log, oddities=tuple(sorted([*oddities, *found])))
+    log = build_run_log(path, events, anomalies)
+    found = [anomaly for check in CHECKS for anomaly in check(log)]
+    return replace(log, anomalies=tuple(sorted([*anomalies, *found])))
 
 
 def _content_size(event: Event) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.core.errors import UsageError, WorkError
-from podium.mllog.lines import parse
+from podium.mllog.lines import parse_bounded_json
 
 MAX_DESCRIPTION = 1 << 20
 LOGS = "result_*.txt"
@@ -88,11 +88,11 @@ def _find_packages(path: Path) -> list[Package]:
     result = read_results(path, absolute.parent.name, absolute.name)
     if result.logs:
         return [Package(path, absolute.name, (), (result,))]
-    results = [read_results(folder, absolute.name, folder.name) for folder in folders(path)]
+    results = [read_results(folder, absolute.name, folder.name) for folder in list_folders(path)]
     results = results if any(result.logs for result in results) else _read_system_results(path)
     if any(result.logs for result in results):
         return [Package(path, absolute.name, (), tuple(results))]
-    return [read_package(folder) for folder in folders(path) if is_package(folder)]
+    return [read_package(folder) for folder in list_folders(path) if is_package(folder)]
 
 
 def is_package(folder: Path) -> bool:
@@ -114,8 +114,8 @@ def _read_system_results(folder: Path) -> list[ResultFolder]:
     """Read the sets of runs of a folder with SYSTEM/BENCHMARK, such as results/."""
     return [
         read_results(benchmark, system.name, benchmark.name)
-        for system in folders(folder)
-        for benchmark in folders(system)
+        for system in list_folders(folder)
+        for benchmark in list_folders(system)
     ]
 
 
@@ -125,7 +125,7 @@ def read_results(folder: Path, system: str, benchmark: str) -> ResultFolder:
     others: list[Path] = []
     for path in _list_entries(folder):
         (logs if path.match(LOGS) and _is_regular_file(path) else others).append(path)
-    return ResultFolder(folder, system, benchmark, in_order(logs), tuple(others))
+    return ResultFolder(folder, system, benchmark, sort_logs(logs), tuple(others))
 
 
 def _read_description(path: Path) -> tuple[Mapping[str, Any] | None, str | None]:
@@ -141,7 +141,7 @@ def _read_description(path: Path) -> tuple[Mapping[str, Any] | None, str | None]
     if text.startswith("\ufeff"):
         return None, "starts with a byte order mark, which JSON does not allow"
     try:
-        fields, odd = parse(text)
+        fields, odd = parse_bounded_json(text)
     except ValueError as error:
         return None, str(error)
     if not isinstance(fields, dict):
@@ -154,7 +154,7 @@ def _list_entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() and not folder.is_symlink() else []
 
 
-def folders(folder: Path) -> Iterator[Path]:
+def list_folders(folder: Path) -> Iterator[Path]:
     """Yield the folders in a folder, sorted by name, without links. Raises OSError if it cannot be listed."""
     return (path for path in _list_entries(folder) if path.is_dir() and not path.is_symlink())
 
@@ -163,7 +163,7 @@ def _is_regular_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def in_order(logs: Iterable[Path]) -> tuple[Path, ...]:
+def sort_logs(logs: Iterable[Path]) -> tuple[Path, ...]:
     """Sort logs by the numbers in their names: result_2.txt comes before result_10.txt."""
     # At most 4,000 digits a number: int() of untrusted digits is quadratic, and refuses more than 4,300.
     return tuple(sorted(logs, key=lambda path: ([int(n) for n in re.findall(r"\d{1,4000}", path.stem)], path.name)))

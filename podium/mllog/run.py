@@ -16,7 +16,7 @@ from mlperf_logging.mllog import constants
 
 from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.core.text import one_line
-from podium.mllog.lines import Event, Oddity
+from podium.mllog.lines import Anomaly, Event
 
 MIN_SAMPLES = 1_000  # lower bound on an epoch_num that counts samples: no run evaluates earlier
 # Ratio of train_samples to the last epoch_num of a successful run, from which on epoch_num counts steps, not samples.
@@ -97,7 +97,7 @@ class Run:
     division: str | None
     org: str | None
     platform: str | None
-    oddities: tuple[Oddity, ...]
+    anomalies: tuple[Anomaly, ...]
 
     @property
     def target(self) -> float:
@@ -120,7 +120,7 @@ class Run:
         return self.status == constants.SUCCESS and self.seconds is not None
 
     @property
-    def refused(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         """Why MLPerf counts a run with status success as not converged, as a sentence fragment; None if it does not."""
         limit = SETUP_MINUTES.get(self.division or "")
         if limit is not None and self.setup_seconds is not None and self.setup_seconds >= limit * 60:
@@ -132,7 +132,7 @@ class Run:
     @property
     def converged(self) -> bool:
         """Whether the run reached the target, and MLPerf counts it."""
-        return self.succeeded and self.refused is None
+        return self.succeeded and self.rejection_reason is None
 
     @cached_property
     def passing(self) -> Evaluation | None:
@@ -207,7 +207,7 @@ def run_from_json(values: Mapping[str, Any]) -> Run:
             **values,
             "evaluations": tuple(Evaluation(*evaluation) for evaluation in values["evaluations"]),
             "seeds": tuple(values["seeds"]),
-            "oddities": tuple(Oddity(*oddity) for oddity in values["oddities"]),
+            "anomalies": tuple(Anomaly(*anomaly) for anomaly in values["anomalies"]),
         }
     )
 
@@ -325,7 +325,7 @@ class RunLog(Run, Log):
         return Run(**{field.name: getattr(self, field.name) for field in fields(Run)} | {"digest": digest})
 
 
-def build_run_log(path: Path, events: Sequence[Event], oddities: Sequence[Oddity]) -> RunLog:
+def build_run_log(path: Path, events: Sequence[Event], anomalies: Sequence[Anomaly]) -> RunLog:
     """Build the run from the events of its log."""
     log = Log(path, tuple(events))
     start, stop = log.first_ms(constants.RUN_START), log.first_ms(constants.RUN_STOP)
@@ -354,7 +354,7 @@ def build_run_log(path: Path, events: Sequence[Event], oddities: Sequence[Oddity
         division=_one_line_text(log, constants.SUBMISSION_DIVISION),
         org=_one_line_text(log, constants.SUBMISSION_ORG),
         platform=_one_line_text(log, constants.SUBMISSION_PLATFORM),
-        oddities=tuple(oddities),
+        anomalies=tuple(anomalies),
     )
 
 

@@ -18,7 +18,7 @@ NOT_A_TOTAL = re.compile(r"\b(?:per|each|x)\b|[×*+]|\bx\d|\d\s*[mgtp]i?b\b", re
 MAX_COUNT = 10_000_000  # upper bound on plausible numbers of nodes or accelerators
 
 
-def texts(fields: Mapping[str, Any]) -> dict[str, str]:
+def readable_fields(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a description that are strings or numbers, as printable single lines."""
     found = {}
     for key, value in fields.items():
@@ -27,7 +27,7 @@ def texts(fields: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def count(text: str | None) -> int | None:
+def parse_count(text: str | None) -> int | None:
     """Parse a count such as `8`, `8.0` or ` 8 `; 0 for texts such as `N/A` or `none`, None for anything else."""
     if text is None:
         return None
@@ -40,7 +40,7 @@ def count(text: str | None) -> int | None:
     return int(number) if math.isfinite(number) and 0 <= number <= MAX_COUNT and number == int(number) else None
 
 
-def amount_of_memory(text: str) -> float | None:
+def parse_memory_size(text: str) -> float | None:
     """Parse bytes from an amount such as `1.5 TB`, `512 GiB` or `8 x 64 GB`; None for no amount, or several."""
     found = MEMORY_AMOUNT.match(text)
     if found is None or NOT_A_TOTAL.search(text, found.end()):
@@ -51,11 +51,11 @@ def amount_of_memory(text: str) -> float | None:
     return int(times or 1) * float(number.replace(",", "")) * unit_bytes
 
 
-def name(text: str | None) -> str | None:
+def parse_name(text: str | None) -> str | None:
     """Return a name without surrounding space; None for an empty text, `N/A`, `none` and the like."""
     return None if text is None or text.strip().lower() in EMPTY_TEXTS else text.strip()
 
 
-def division(text: str | None) -> str | None:
+def parse_division(text: str | None) -> str | None:
     """Parse a division: `closed` (also spelled `close`) or `open`; None for anything else."""
     return {"closed": "closed", "close": "closed", "open": "open"}.get((text or "").strip().lower())

@@ -17,7 +17,7 @@ from mlperf_logging.mllog import constants, mllog
 from podium.config.schema import RunConfig
 from podium.core.clock import Moment
 from podium.core.errors import WorkError
-from podium.core.files import unwritable, write_whole
+from podium.core.files import write_atomically, write_error
 from podium.core.paths import CODE_FOLDER
 from podium.mllog.lines import Event, parse_stream
 
@@ -64,7 +64,7 @@ class ResultLog:
         try:
             self._handler.close()
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
     def event(self, key: str, value: Any, **metadata: Any) -> None:
         """Log a point in time."""
@@ -83,7 +83,7 @@ class ResultLog:
 
     # The lines of a run, in order
 
-    def submission(self, config: RunConfig, caches_cleared: bool) -> None:
+    def log_submission(self, config: RunConfig, caches_cleared: bool) -> None:
         """Log the submission's description, whether caches were cleared, and the start of initialisation."""
         description = config.description
         self.event(constants.SUBMISSION_BENCHMARK, constants.BERT)
@@ -94,12 +94,12 @@ class ResultLog:
         self.event(constants.CACHE_CLEAR, caches_cleared)
         self.start(constants.INIT_START)
 
-    def settings(self, config: RunConfig, optimizer: "UsedOptimizer", tensors: Iterable[str]) -> None:
+    def log_settings(self, config: RunConfig, optimizer: "OptimizerHyperparameters", tensors: Iterable[str]) -> None:
         """Log seed and hyper-parameters as used; in the closed division every initialised tensor too."""
         self.event(constants.SEED, config.seed)
         self.event(constants.GLOBAL_BATCH_SIZE, config.global_batch_size)
         self.event(constants.GRADIENT_ACCUMULATION_STEPS, config.gradient_accumulation_steps)
-        for key, value in optimizer.lines():
+        for key, value in optimizer.log_entries():
             self.event(key, value)
         if config.clipping is not None:
             self.event(constants.OPT_GRADIENT_CLIP_NORM, config.clipping.max_norm)
@@ -108,39 +108,39 @@ class ResultLog:
             for tensor in tensors:
                 self.event(constants.WEIGHTS_INITIALIZATION, True, tensor=tensor)
 
-    def run_starts(self) -> None:
+    def log_run_start(self) -> None:
         """Log the end of initialisation and the start of the timed run."""
         self.end(constants.INIT_STOP)
         self._run_start = Moment.now()
         self.start(constants.RUN_START)
 
-    def restarts(self, number: int, samples: int) -> None:
+    def log_restart(self, number: int, samples: int) -> None:
         """Log the `number`-th restart of the run, after `samples` samples: it cannot be submitted."""
         self.event(RESTARTED, number, epoch_num=samples)
 
-    def block_starts(self, samples: int, samples_in_block: int) -> None:
+    def log_block_start(self, samples: int, samples_in_block: int) -> None:
         """Log the start of a block after `samples` samples, which is the unit of epoch_num."""
         self.start(constants.BLOCK_START, first_epoch_num=samples, epoch_count=samples_in_block)
 
-    def block_stops(self, first_sample: int, samples: int) -> None:
+    def log_block_stop(self, first_sample: int, samples: int) -> None:
         """Log the end of the block that started after `first_sample` samples."""
         self.end(constants.BLOCK_STOP, first_epoch_num=first_sample, epoch_num=samples)
 
-    def evaluation_starts(self, samples: int) -> None:
+    def log_evaluation_start(self, samples: int) -> None:
         """Log the start of an evaluation after `samples` samples."""
         self.start(constants.EVAL_START, epoch_num=samples)
 
-    def evaluation_stops(self, samples: int, accuracy: float) -> None:
+    def log_evaluation_stop(self, samples: int, accuracy: float) -> None:
         """Log the accuracy of an evaluation, and its end."""
         self.event(constants.EVAL_ACCURACY, accuracy, epoch_num=samples)
         self.end(constants.EVAL_STOP, epoch_num=samples)
 
-    def run_stops(self, status: str, samples: int) -> None:
+    def log_run_stop(self, status: str, samples: int) -> None:
         """Log the end of the timed run, and the number of samples trained on.
 
         Raises WorkError if the machine's clock was set meanwhile; the logged status is aborted then.
         """
-        step_seconds = self._run_start.stepped()
+        step_seconds = self._run_start.clock_step()
         was_stepped = abs(step_seconds) > CLOCK_TOLERANCE
         self.end(constants.RUN_STOP, status=ABORTED if was_stepped else status, epoch_num=samples)
         self.event(constants.TRAIN_SAMPLES, samples)
@@ -163,7 +163,7 @@ def _last_time_ms(path: Path) -> float:
 
 
 @dataclass(frozen=True)
-class UsedOptimizer:
+class OptimizerHyperparameters:
     """Hyper-parameters in use, read from the optimizer's parameter groups and schedule, not from the configuration."""
 
     algorithm: str
@@ -179,7 +179,7 @@ class UsedOptimizer:
     decay_power: float
     end_learning_rate: float
 
-    def lines(self) -> Iterator[tuple[str, Any]]:
+    def log_entries(self) -> Iterator[tuple[str, Any]]:
         """Yield key and value of each log line; both names of LAMB's epsilon, since rulesets differ."""
         yield constants.OPT_NAME, self.algorithm
         yield constants.OPT_BASE_LR, self.learning_rate
@@ -220,11 +220,11 @@ def close_as_aborted(path: Path, samples: int = 0) -> bool:
     if constants.RUN_START not in keys:
         return False
     if complete != content:
-        write_whole(path, complete)
+        write_atomically(path, complete)
     samples = max(samples, *(event.metadata.get("epoch_num", 0) for event in events))
     with ResultLog(path) as log:
         if constants.RUN_STOP not in keys:
-            log.run_stops(ABORTED, samples)
+            log.log_run_stop(ABORTED, samples)
         elif constants.TRAIN_SAMPLES not in keys:
             log.event(constants.TRAIN_SAMPLES, samples)
     return True

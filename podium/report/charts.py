@@ -137,7 +137,7 @@ def _draw_steps(canvas: Canvas, quantity: StepQuantity, runs: Sequence[tuple[Lab
         axes.plot(curve.at, mean, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
         marked = np.unique(np.linspace(0, len(curve.at) - 1, min(markers, len(curve.at))).round().astype(int))
         (line,) = axes.plot(curve.at[marked], mean[marked], **{**style, "linestyle": "none"}, markersize=3.6)
-        canvas.tell(line, [_step_text(one, quantity, curve, int(place)) for place in marked])
+        canvas.add_tooltips(line, [_step_text(one, quantity, curve, int(place)) for place in marked])
         handles.append(Line2D([], [], markersize=3.6, **style))
     axes.set_ylabel(quantity.axis)
     _label_samples_axis(canvas, [one for one, _ in runs], handles)
@@ -192,7 +192,9 @@ def _draw_mean(canvas: Canvas, several: Sequence[tuple[float, Statistics]]) -> N
     canvas.axes.fill_between(places, means - sds, means + sds, color=ink, alpha=0.1, linewidth=0)
     (line,) = canvas.axes.plot(places, means, color=ink, linestyle=":", linewidth=1.6, marker="_", markersize=9)
     texts = (f"{samples:,.0f} samples\naccuracy {over.mean:.4f}, sd {over.sd:.4f}" for samples, over in several)
-    canvas.tell(line, [f"mean of {over.n} runs, {text}" for text, (_, over) in zip(texts, several, strict=True)])
+    canvas.add_tooltips(
+        line, [f"mean of {over.n} runs, {text}" for text, (_, over) in zip(texts, several, strict=True)]
+    )
 
 
 def balance_chart(runs: Sequence[LabelledRun]) -> Chart | None:
@@ -246,7 +248,7 @@ def _line(
 ) -> Artist:
     """Draw a run's line through points, each with a tooltip of the run's label and `text(x, y)`."""
     (line,) = canvas.axes.plot(*zip(*points, strict=True), **series_style(one.number))
-    canvas.tell(line, [f"{one.label}, {text(at, value)}" for at, value in points])
+    canvas.add_tooltips(line, [f"{one.label}, {text(at, value)}" for at, value in points])
     return line
 
 
@@ -320,14 +322,16 @@ def phases_chart(runs: Sequence[LabelledRun]) -> Chart | None:
                 if width > 0:
                     patch = axes.add_patch(Rectangle((left[bar], bar - 0.38), width, 0.76, **style))
                     share = width / sum(one.run.phases_ms.values())
-                    canvas.tell(patch, [f"{one.label}, {phase_label(phase)}\n{width:,.2f} ms per step, {share:.1%}"])
+                    canvas.add_tooltips(
+                        patch, [f"{one.label}, {phase_label(phase)}\n{width:,.2f} ms per step, {share:.1%}"]
+                    )
                     if width > MIN_LABELLED_SHARE * longest * (2 if canvas.narrow else 1):
                         middle = left[bar] + width / 2
                         axes.text(middle, bar, f"{share:.0%}", ha="center", va="center", bbox=LABEL_BOX)
             handles.append(Rectangle((0, 0), 1, 1, **style))
             left = [before + width for before, width in zip(left, widths, strict=True)]
         axes.set_xlim(0, 1.02 * longest)
-        canvas.rows([for_html(one.label, 20 if canvas.narrow else 40) for one in known])
+        canvas.label_rows([for_html(one.label, 20 if canvas.narrow else 40) for one in known])
         axes.set_xlabel("milliseconds per step, mean over ranks")
         canvas.legend(handles, [phase_label(phase) for phase in phases], columns=6)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError
-from podium.core.text import listed
+from podium.core.text import format_list
 from podium.run.records import SET_NAME, RunRecord, runs_of_set
 
 # Folders of other commands, by the prefix of their names.
@@ -24,7 +24,7 @@ class FoundRuns(NamedTuple):
     notes: Sequence[str]
 
 
-def find(paths: Sequence[Path]) -> FoundRuns:
+def find_runs(paths: Sequence[Path]) -> FoundRuns:
     """Find the runs of these folders, grouped by set.
 
     A folder is that of a run, a set, or a system, which stands for its newest set. Raises UsageError for anything else.
@@ -86,5 +86,5 @@ def _explain_no_runs(path: Path) -> str:
         if any(SET_NAME.fullmatch(below.name) for below in _list_folders(folder))
     ]
     if systems:
-        return f"has folders of systems; give one of them: {listed(systems, MAX_NAMED)}"
+        return f"has folders of systems; give one of them: {format_list(systems, MAX_NAMED)}"
     return "has no run; give runs/SYSTEM, a set in it (runs/SYSTEM/DATE_TIME) or a run (runs/SYSTEM/DATE_TIME/run_N)"

@@ -10,7 +10,7 @@ from podium.core.files import open_regular
 from podium.core.json_files import parse_json
 from podium.core.locks import is_locked
 from podium.core.yaml_files import parse_yaml
-from podium.mllog.lines import parse
+from podium.mllog.lines import parse_bounded_json
 from podium.mllog.run import as_number
 from podium.report.find import FoundRuns
 from podium.report.metrics import Metrics, read_metrics
@@ -131,7 +131,7 @@ def _read_json_object(path: Path, notes: list[str]) -> Mapping[str, Any]:
     if text is None:
         return {}
     try:
-        found, _ = parse(text)
+        found, _ = parse_bounded_json(text)
     except ValueError as error:
         notes.append(f"{path.name}: {error}")
         return {}

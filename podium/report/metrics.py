@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podium.core.files import open_regular
-from podium.mllog.lines import parse
+from podium.mllog.lines import parse_bounded_json
 from podium.mllog.run import as_number
 
 RESOLUTION = 1e-4  # relative width of the bins of a distribution
@@ -317,7 +317,7 @@ def _parse_event(content: bytes) -> dict[str, Any]:
     if len(content) >= MAX_LINE:
         raise ValueError(f"is longer than {MAX_LINE:,} bytes")
     try:
-        line, _ = parse(content.decode("utf-8"))
+        line, _ = parse_bounded_json(content.decode("utf-8"))
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8") from None
     if not isinstance(line, dict):

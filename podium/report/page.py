@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podium.html.chart import Chart
-from podium.html.page import Facts, Part, Points, Section, Text, page
+from podium.html.page import Facts, Part, Points, Section, Text, render_page
 from podium.html.table import Cell, Column, Table, Value, number, text
 from podium.report.charts import (
     LabelledRun,
@@ -305,7 +305,7 @@ def page_html(sets: Sequence[ReportedSet], notes: Sequence[str]) -> str:
     title = f"{len(sets)} sets of runs" if len(sets) > 1 else f"Runs of {sets[0].name}"
     if len(runs) == 1:
         title = f"{sets[0].name}/{runs[0].run.name}"
-    return page(title, summary_sentence(sets), [section for section in sections if section.parts], notes)
+    return render_page(title, summary_sentence(sets), [section for section in sections if section.parts], notes)
 
 
 def label_runs(sets: Sequence[ReportedSet]) -> list[LabelledRun]:

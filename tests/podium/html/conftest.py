@@ -67,11 +67,11 @@ class Parsed(HTMLParser):
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
-    def said(self, tag: str) -> list[str]:
+    def texts_in(self, tag: str) -> list[str]:
         return [text for name, text in self.texts if name == tag]
 
 
-def no_more_than_the_page(parsed: Parsed) -> None:
+def assert_only_page_content(parsed: Parsed) -> None:
     """Check that the page has no content that runs, loads or sends data, except its one script and style."""
     assert len(parsed.all("script")) == 1 and len(parsed.all("style")) == 1
     allowed = {"href": ("#", "data:,")}
@@ -113,7 +113,7 @@ def sketch(chart: Chart, prefix: str, narrow: bool) -> str:
 
 
 @contextmanager
-def sketches(drawn: Collection[str] = ()) -> Iterator[None]:
+def sketch_charts(drawn: Collection[str] = ()) -> Iterator[None]:
     """Replace the charts of pages by sketches, except for charts with these titles."""
 
     def svg(chart: Chart, prefix: str, narrow: bool) -> str:

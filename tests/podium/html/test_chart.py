@@ -30,10 +30,10 @@ from tests.podium.html.conftest import HOSTILE
 def drawing(texts: tuple[str, ...] = ("first", "second", "third"), label: str = "series") -> Callable[[Canvas], None]:
     def draw(canvas: Canvas) -> None:
         (line,) = canvas.axes.plot([1, 2, 3], [1, 3, 2], **series_style(1))
-        canvas.tell(line, texts)
+        canvas.add_tooltips(line, texts)
         canvas.axes.fill_between([1, 3], [1, 1], [2, 2], color=SERIES[0].light, alpha=0.2)
         for row, bar in enumerate(canvas.axes.barh([1, 2], [1, 2])):
-            canvas.tell(bar, [f"bar {row}"])
+            canvas.add_tooltips(bar, [f"bar {row}"])
         canvas.axes.set_xlabel(label)
         canvas.axes.set_xticks([1, 2, 3], [label, "b", "c"])
         canvas.legend([line], [label])
@@ -74,7 +74,7 @@ def test_wrong_number_of_tooltips_is_an_error(texts: tuple[str, ...]) -> None:
 def test_non_finite_point_is_an_error() -> None:
     def draw(canvas: Canvas) -> None:
         (line,) = canvas.axes.plot([1, 2], [1, float("nan")], "o")
-        canvas.tell(line, ["a", "b"])
+        canvas.add_tooltips(line, ["a", "b"])
 
     with pytest.raises(ValueError, match="not finite"):
         page_svg(Chart("Title", "Caption", draw), "a", False)

@@ -11,14 +11,14 @@ import pytest
 
 from podium.core.errors import UsageError, WorkError
 from podium.html.chart import Canvas, Chart
-from podium.html.page import Facts, Points, Section, Text, page, write_page
+from podium.html.page import Facts, Points, Section, Text, render_page, write_page
 from podium.html.table import Table, number, text
-from tests.podium.html.conftest import HOSTILE, Parsed, no_more_than_the_page
+from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content
 
 
 def draw(canvas: Canvas) -> None:
     (line,) = canvas.axes.plot([1, 2], [3, 4], "o")
-    canvas.tell(line, ["a point", "another"])
+    canvas.add_tooltips(line, ["a point", "another"])
 
 
 def table(name: str = "SYS") -> Table:
@@ -29,7 +29,7 @@ def table(name: str = "SYS") -> Table:
 def make(name: str = "SYS") -> str:
     charts = [Chart(f"Chart {name}", f"Caption {name}", draw) for _ in range(2)]
     parts = (table(name), *charts, Text([name]), Facts([(name, name)]), Points([name, "b"]))
-    return page(f"Page {name}", name, [Section(name, parts), Section("Second", [table(name)])], [name])
+    return render_page(f"Page {name}", name, [Section(name, parts), Section("Second", [table(name)])], [name])
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def html() -> str:
 
 def test_page_is_complete_and_properly_nested(html: str) -> None:
     parsed = Parsed(html)
-    assert parsed.said("title")[0] == "Page SYS"
-    assert parsed.said("h2") == ["SYS", "Second"]
+    assert parsed.texts_in("title")[0] == "Page SYS"
+    assert parsed.texts_in("h2") == ["SYS", "Second"]
     assert len(parsed.all("table")) == 2 and len(parsed.all("svg")) == 4
     assert html.startswith("<!DOCTYPE html>\n")
 
@@ -70,7 +70,7 @@ def test_content_security_policy_allows_only_its_style_and_script(html: str) -> 
 
 
 def test_page_loads_nothing(html: str) -> None:
-    no_more_than_the_page(Parsed(html))
+    assert_only_page_content(Parsed(html))
     assert not re.findall(r"https?:|//\w+\.|@import", re.sub(r"(?m)^\s*// .*$", "", html))
 
 
@@ -82,11 +82,11 @@ def test_hostile_text_is_escaped() -> None:
 
     def named(names: Sequence[str]) -> str:
         charts = [Chart(f"Chart {name}", f"Caption {name}", draw) for name in names[:4]]
-        return page(f"Page {names[0]}", names[1], [*sections(names), Section("Charts", charts)], names)
+        return render_page(f"Page {names[0]}", names[1], [*sections(names), Section("Charts", charts)], names)
 
     html = named(HOSTILE)
     harmless, hostile = Parsed(named([f"name {number}" for number in range(len(HOSTILE))])), Parsed(html)
-    no_more_than_the_page(hostile)
+    assert_only_page_content(hostile)
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in harmless.elements]
     assert [set(attributes) for _, attributes in hostile.elements] == [set(a) for _, a in harmless.elements]
     assert not re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", html)
@@ -94,12 +94,12 @@ def test_hostile_text_is_escaped() -> None:
 
 
 def test_name_with_markup_is_shown_literally() -> None:
-    html = page("Page", "", [Section("Section", [Facts([("name", "<b>&amp;</b>")])])])
-    assert Parsed(html).said("dd") == ["<b>&amp;</b>"]
+    html = render_page("Page", "", [Section("Section", [Facts([("name", "<b>&amp;</b>")])])])
+    assert Parsed(html).texts_in("dd") == ["<b>&amp;</b>"]
 
 
 def test_cells_have_sort_keys() -> None:
-    html = page("Page", "", [Section("Section", [table()])])
+    html = render_page("Page", "", [Section("Section", [table()])])
     cells = [one for tag, one in Parsed(html).elements if tag in ("td", "th")]
     assert [cell.get("data-key") for cell in cells] == [None, None, None, None, None, "2.5", None, None, ""]
     assert [cell.get("scope") for cell in cells] == ["col"] * 3 + ["row", None, None] * 2
@@ -109,10 +109,10 @@ def test_cells_have_sort_keys() -> None:
 
 
 def test_columns_have_descriptions() -> None:
-    html = page("Page", "", [Section("Section", [table()])])
+    html = render_page("Page", "", [Section("Section", [table()])])
     assert "<li><b>System SYS</b>: SYS</li>" in html
     plain = Table("Table", [text("System")], [["a"]])
-    assert "<details>" not in page("Page", "", [Section("Section", [plain])])
+    assert "<details>" not in render_page("Page", "", [Section("Section", [plain])])
 
 
 def test_output_is_deterministic(html: str) -> None:
@@ -120,8 +120,8 @@ def test_output_is_deterministic(html: str) -> None:
 
 
 def test_page_without_sections() -> None:
-    parsed = Parsed(page("Page", "Nothing.", []))
-    assert parsed.said("p") == ["Nothing."] and not parsed.all("nav") and not parsed.all("footer")
+    parsed = Parsed(render_page("Page", "Nothing.", []))
+    assert parsed.texts_in("p") == ["Nothing."] and not parsed.all("nav") and not parsed.all("footer")
 
 
 @pytest.mark.parametrize("content", [b":::MLLOG {}\n", b"<html>", b"\xff", b"<!doctype html><p>mine"])
@@ -131,7 +131,7 @@ def test_only_a_page_is_overwritten(tmp_path: Path, html: str, content: bytes) -
     with pytest.raises(UsageError, match="exists and is not a page of Podium"):
         write_page(path, html)
     assert path.read_bytes() == content
-    for replaced in (b"", page("Older", "", []).encode()):
+    for replaced in (b"", render_page("Older", "", []).encode()):
         path.write_bytes(replaced)
         write_page(path, html)
         assert path.read_text(encoding="utf-8") == html

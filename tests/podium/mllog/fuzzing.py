@@ -25,7 +25,7 @@ from mlperf_logging.compliance_checker.mlp_parser import ruleset_500 as mlp_pars
 from podium.comparison.anomalies import inconsistencies
 from podium.comparison.build_result import mark_repeats
 from podium.comparison.result import Result
-from podium.mllog.lines import Event, Oddity, parse_stream
+from podium.mllog.lines import Anomaly, Event, parse_stream
 from podium.mllog.read import MAX_EVENTS, read_log
 from podium.mllog.results_tree import find_packages
 from podium.mllog.run import Run, run_from_json
@@ -104,7 +104,7 @@ class Fuzzer:
         for line in lines:
             found = list(parse_stream(io.BytesIO(line)))
             events = [item for item in found if isinstance(item, Event)]
-            odd = {item.kind for item in found if isinstance(item, Oddity)}
+            odd = {item.kind for item in found if isinstance(item, Anomaly)}
             if line.isascii() and odd <= FULLY_READ and events:
                 expected, failed = mlp_parser.parse_generator(io.TextIOWrapper(io.BytesIO(line), "latin-1"))
                 assert not failed and len(expected) == len(events), line
@@ -124,14 +124,14 @@ class Fuzzer:
         self.tally.slowest = max(self.tally.slowest, taken)
         assert taken < MAX_SECONDS, f"took {taken:.2f} s"
         assert run_from_json(json.loads(text)) == run
-        assert len(log.events) <= MAX_EVENTS and len(log.oddities) < 200
-        assert all(oddity.what.isprintable() and len(oddity.what) < 400 for oddity in log.oddities)
+        assert len(log.events) <= MAX_EVENTS and len(log.anomalies) < 200
+        assert all(anomaly.message.isprintable() and len(anomaly.message) < 400 for anomaly in log.anomalies)
         assert_finite(run)
         texts = [run.status, run.benchmark, run.division, run.org, run.platform, *run.hyperparameters.values()]
         assert all(text.isprintable() and len(text) < 400 for text in texts if isinstance(text, str)), texts
         self._runs = [*self._runs[1 - COMPARED_RUNS :], run]
         self.check_comparison(self._runs)
-        return frozenset(oddity.kind for oddity in log.oddities), tuple(
+        return frozenset(anomaly.kind for anomaly in log.anomalies), tuple(
             value is None or value == () for value in asdict(run).values()
         )
 
@@ -145,7 +145,7 @@ class Fuzzer:
 
 
 def _events(content: bytes) -> list[Event]:
-    return [item._replace(line=0) for item in parse_stream(io.BytesIO(content)) if not isinstance(item, Oddity)]
+    return [item._replace(line=0) for item in parse_stream(io.BytesIO(content)) if not isinstance(item, Anomaly)]
 
 
 def assert_finite(instance: object) -> None:

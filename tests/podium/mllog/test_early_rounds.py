@@ -44,5 +44,5 @@ def test_target_depends_on_the_date_of_the_run(tmp_path: Path, start_ms: int, ta
 def test_lines_without_event_type_are_events(tmp_path: Path) -> None:
     run = early(tmp_path, 1_594_000_000_000, 0.7125)
     assert (run.benchmark, run.org, run.global_batch_size, run.evaluating_seconds) == ("bert", "A", 448, 10.0)
-    kinds = {oddity.kind for oddity in run.oddities}
+    kinds = {anomaly.kind for anomaly in run.anomalies}
     assert kinds == {"event", "time", "epoch_num"}

@@ -18,12 +18,12 @@ KNOWN = Path(__file__).resolve().parents[4] / "shared" / "data" / "published_ber
 
 
 def kinds(log: RunLog) -> list[str]:
-    return [oddity.kind for oddity in log.oddities]
+    return [anomaly.kind for anomaly in log.anomalies]
 
 
 def test_run_of_a_valid_log(write_log_file: Any, run_lines: Any) -> None:
     log = read_log(write_log_file(run_lines()))
-    assert log.oddities == ()
+    assert log.anomalies == ()
     assert (log.seconds, log.status, log.seeds, log.benchmark) == (120.5, "success", (7,), "bert")
     assert (log.global_batch_size, log.train_samples, log.eval_samples) == (448, 300_160, 10_000)
     assert [(e.samples, e.accuracy, e.passes) for e in log.evaluations] == [
@@ -112,7 +112,7 @@ def test_evaluations_after_the_target_or_their_block_are_reported(
     lines[4:4] = [line("block_start", None, 2000, "INTERVAL_START"), line("block_stop", None, 90_000, "INTERVAL_END")]
     log = read_log(write_log_file(lines))
     assert kinds(log) == ["backwards", "after_block"]
-    assert log.oddities[0].line == 7
+    assert log.anomalies[0].line == 7
 
 
 def test_reading_stops_at_the_limits(write_log_file: Any, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,14 +41,14 @@ def test_run_of_a_valid_log(tmp_path: Path) -> None:
 def test_log_without_events_has_no_values(tmp_path: Path) -> None:
     run = read(tmp_path, "nothing\n")
     known = {key: value for key, value in asdict(run).items() if value not in (None, (), {}, 0)}
-    assert set(known) == {"digest", "oddities"}
+    assert set(known) == {"digest", "anomalies"}
     assert (run.seconds, run.rate, run.training_rate, run.steady_rate, run.startup_seconds) == (None,) * 5
     assert not run.converged and run.closing_seconds is None
 
 
 def test_run_round_trips_through_json(tmp_path: Path) -> None:
     run = read(tmp_path, log_text().replace("\n", "\r\n"))
-    assert run.oddities
+    assert run.anomalies
     assert run_from_json(json.loads(json.dumps(asdict(run)))) == run
 
 
@@ -108,7 +108,7 @@ def test_run_with_too_long_setup_does_not_converge(
     text = log_text(submission_division=division).replace(event("init_start", ms=-60_000), "")
     edges = event("init_start", ms=-60_000 * minutes - 5) + event("init_start", ms=0) + event("init_stop", ms=-5)
     run = read(tmp_path, edges + text)
-    assert (run.setup_seconds, run.refused) == (pytest.approx(60 * minutes), refused)
+    assert (run.setup_seconds, run.rejection_reason) == (pytest.approx(60 * minutes), refused)
     assert run.succeeded and run.converged == (refused is None)
     ten = [make_run(seconds) for seconds in range(2, 11)]
     counted = [counted_seconds(one) for one in (replace(run, stop_ms=START + 1000.0), *ten)]
@@ -117,7 +117,7 @@ def test_run_with_too_long_setup_does_not_converge(
 
 def test_closed_run_below_its_target_does_not_converge(tmp_path: Path) -> None:
     low = log_text().replace("0.73", "0.7199")
-    assert read(tmp_path, low).refused == "has status success, but no evaluation reaches 0.72"
+    assert read(tmp_path, low).rejection_reason == "has status success, but no evaluation reaches 0.72"
     assert read(tmp_path, low.replace('"closed"', '"open"')).converged
     assert read(tmp_path, log_text()).converged and not make_run(status="aborted").converged
 

@@ -52,7 +52,7 @@ def test_restart_is_logged_and_accepted(open_config: RunConfig, write_log: Any, 
     path = tmp_path / "restarted.txt"
     path.write_text(whole[:cut], encoding="utf-8")
     with ResultLog(path) as log:
-        log.restarts(2, 2048)
+        log.log_restart(2, 2048)
     path.write_text(path.read_text(encoding="utf-8") + whole[cut:], encoding="utf-8")
     (event,) = [event for event in read_log(path).events if event.key == "podium_restarted"]
     assert (event.value, event.metadata["epoch_num"]) == (2, 2048)
@@ -87,7 +87,7 @@ def test_hyperparameters_are_logged_as_used(open_config: RunConfig, closed_confi
 @pytest.mark.parametrize("cleared", [True, False])
 def test_cache_clear_is_logged(open_config: RunConfig, tmp_path: Path, cleared: bool) -> None:
     with ResultLog(tmp_path / "log.txt") as log:
-        log.submission(open_config, caches_cleared=cleared)
+        log.log_submission(open_config, caches_cleared=cleared)
     assert value(tmp_path / "log.txt", "cache_clear") is cleared
 
 
@@ -113,7 +113,7 @@ def test_every_line_is_flushed(tmp_path: Path) -> None:
 
 def test_metadata_has_the_caller_s_file(tmp_path: Path) -> None:
     with ResultLog(tmp_path / "log.txt") as log:
-        log.run_stops("success", 3)
+        log.log_run_stop("success", 3)
     assert {event.metadata["file"] for event in read_log(tmp_path / "log.txt").events} == {
         "tests/podium/mllog/test_write.py"
     }
@@ -151,10 +151,10 @@ def test_run_with_a_clock_change_is_aborted_with_correct_times(
 ) -> None:
     path = tmp_path / "log.txt"
     with ResultLog(path) as log:
-        log.run_starts()
+        log.log_run_start()
         advance(machine, 5.0, step)
         with pytest.raises(WorkError, match=re.escape(f"set by {step:+,.1f} s while the run was timed")):
-            log.run_stops("success", 16)
+            log.log_run_stop("success", 16)
     events = {event.key: event for event in read_log(path).events}
     assert events["run_stop"].time_ms - events["run_start"].time_ms == 5000
     assert events["run_stop"].metadata["status"] == "aborted"
@@ -166,9 +166,9 @@ def test_leap_second_is_allowed_and_changes_no_time(machine: dict[str, float], t
     path = tmp_path / "log.txt"
     with ResultLog(path) as log:
         advance(machine, 60.0, 3600.0)  # before the run, when clocks are set
-        log.run_starts()
+        log.log_run_start()
         advance(machine, 5.0, step)
-        log.run_stops("success", 16)
+        log.log_run_stop("success", 16)
     events = {event.key: event for event in read_log(path).events}
     assert events["run_stop"].time_ms - events["run_start"].time_ms == 5000
     assert events["run_stop"].metadata["status"] == "success"
@@ -177,7 +177,7 @@ def test_leap_second_is_allowed_and_changes_no_time(machine: dict[str, float], t
 def test_closing_line_is_last_after_the_clock_was_set_back(machine: dict[str, float], tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     with ResultLog(path) as log:
-        log.run_starts()
+        log.log_run_start()
     advance(machine, 5.0, -3600.0)
     assert close_as_aborted(path)
     times = [event.time_ms for event in read_log(path).events]
@@ -189,9 +189,9 @@ def test_time_of_a_stopped_process_counts(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
         with ResultLog(path) as log:
-            log.run_starts()
+            log.log_run_start()
             os.kill(os.getpid(), signal.SIGSTOP)
-            log.run_stops("success", 16)
+            log.log_run_stop("success", 16)
         os._exit(0)
     _, status = os.waitpid(pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
@@ -277,7 +277,7 @@ def test_status_is_that_of_run_stop(open_config: RunConfig, write_log: Any) -> N
 def test_full_disk_is_a_work_error() -> None:
     log = ResultLog(Path("/dev/full"))
     with pytest.raises(WorkError, match=r"^/dev/full: the log cannot be written \(.*No space left on device\); check"):
-        log.run_starts()
+        log.log_run_start()
 
 
 @pytest.mark.parametrize("end", ["eval_accuracy", "block_start", "run_start", "eval_stop"])
@@ -320,4 +320,4 @@ def test_full_disk_is_a_work_error_also_at_close() -> None:
     with pytest.raises(WorkError, match=r"/dev/full: the disk is full \(No space left on device\)"):  # noqa: SIM117
         with ResultLog(Path("/dev/full")) as log:
             with pytest.raises(WorkError, match=r"/dev/full: the log cannot be written"):
-                log.run_starts()
+                log.log_run_start()

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from podium.html.chart import Canvas
 from podium.report.charts import LabelledRun, balance_chart, envelope, format_samples
-from podium.report.find import find
+from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.metrics import Curve
 from tests.podium.report.conftest import MakeRun, step
@@ -42,7 +42,7 @@ def test_envelope_of_one_point() -> None:
 
 def test_balance_distribution_is_in_percent(make_run: MakeRun) -> None:
     metrics = [step(number, max_over_mean_tokens=1.5 if number == 50 else 1.0) for number in range(1, 101)]
-    (one,) = read_sets(find([make_run(metrics=metrics)]))
+    (one,) = read_sets(find_runs([make_run(metrics=metrics)]))
     chart = balance_chart([LabelledRun(one.runs[0], "run_0", 0, "run_0")])
     assert chart is not None
     figure = Figure()

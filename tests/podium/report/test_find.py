@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from podium.core.errors import UsageError
-from podium.report.find import find
+from podium.report.find import find_runs
 from tests.podium.report.conftest import MakeRun
 
 OLDER, NEWER = "2026-11-20_10-00-00_000001", "2026-11-21_09-00-00"
 
 
 def runs(tmp_path: Path, *paths: Path) -> list[tuple[str, list[str]]]:
-    return [("/".join(path.parts[-2:]), [run.name for run in some]) for path, some in find(paths).sets.items()]
+    return [("/".join(path.parts[-2:]), [run.name for run in some]) for path, some in find_runs(paths).sets.items()]
 
 
 def test_folder_of_a_run_a_set_or_a_system(make_run: MakeRun, tmp_path: Path) -> None:
@@ -25,8 +25,8 @@ def test_folder_of_a_run_a_set_or_a_system(make_run: MakeRun, tmp_path: Path) ->
     assert runs(tmp_path, run) == [(f"mine/{OLDER}", ["run_0"])]
     assert runs(tmp_path, system / NEWER) == [(f"mine/{NEWER}", ["run_0", "run_2", "run_10"])]
     assert runs(tmp_path, system) == [(f"mine/{NEWER}", ["run_0", "run_2", "run_10"])]
-    assert "has 2 sets of runs; the newest is reported" in find([system]).notes[0]
-    assert not find([system / NEWER]).notes
+    assert "has 2 sets of runs; the newest is reported" in find_runs([system]).notes[0]
+    assert not find_runs([system / NEWER]).notes
 
 
 def test_runs_are_grouped_by_set_without_duplicates(make_run: MakeRun, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_runs_are_grouped_by_set_without_duplicates(make_run: MakeRun, tmp_path:
 def test_run_without_metrics_is_found_and_empty_folder_is_not(make_run: MakeRun) -> None:
     run = make_run(0, metrics=None)
     (run.parent / "run_1").mkdir()
-    assert find([run.parent]).sets == {run.parent: [run]}
+    assert find_runs([run.parent]).sets == {run.parent: [run]}
 
 
 def test_newest_set_with_a_run_is_used(make_run: MakeRun, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_trial_of_tune_is_found(make_run: MakeRun) -> None:
     run.rename(trial.parent.parent / "kept")
     trial.mkdir(parents=True)
     (trial / "metrics.jsonl").write_text("")
-    assert find([trial]).sets == {trial.parent: [trial]}
+    assert find_runs([trial]).sets == {trial.parent: [trial]}
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_folders_of_other_commands_are_named_in_the_error(
     for file in inside:
         (folder / file).write_text("{}")
     with pytest.raises(UsageError, match=message):
-        find([folder])
+        find_runs([folder])
 
 
 def test_missing_folder_file_and_folder_of_systems_are_errors(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(0)
     with pytest.raises(UsageError, match="there is no such folder"):
-        find([tmp_path / "absent"])
+        find_runs([tmp_path / "absent"])
     with pytest.raises(UsageError, match="is a file; give the folder"):
-        find([run / "metrics.jsonl"])
+        find_runs([run / "metrics.jsonl"])
     with pytest.raises(UsageError, match="has folders of systems; give one of them: mine"):
-        find([tmp_path / "runs"])
+        find_runs([tmp_path / "runs"])

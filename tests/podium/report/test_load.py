@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from podium.core.locks import shared_lock
-from podium.report.find import find
+from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.run import BROKE_OFF, MISSED, NO_END, NOT_BEGUN, REACHED, SAVED, TRAINED, UNDER_WAY, ReportedRun
 from tests.podium.report.conftest import PHASES, SETTINGS, MakeRun, lines, step, summary
 
 
 def read(folder: Path) -> ReportedRun:
-    (one,) = read_sets(find([folder]))
+    (one,) = read_sets(find_runs([folder]))
     (run,) = one.runs
     return run
 

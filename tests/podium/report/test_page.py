@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from podium.report.find import find
+from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.page import label_runs, page_html
-from tests.podium.html.conftest import HOSTILE, Parsed, no_more_than_the_page, sketches
+from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content, sketch_charts
 from tests.podium.report.conftest import PHASES, SETTINGS, MakeRun, evaluation, lines, step, summary
 from tests.podium.report.test_rates import log
 
@@ -29,8 +29,8 @@ CHARTS = {
 
 def html_of(*folders: Path, drawn: Collection[str] = ()) -> str:
     """Render the page of runs, with sketches of all charts except those with these titles."""
-    found = find(folders)
-    with sketches(drawn):
+    found = find_runs(folders)
+    with sketch_charts(drawn):
         return page_html(read_sets(found), found.notes)
 
 
@@ -40,7 +40,7 @@ def charts(parsed: Parsed) -> set[str]:
 
 def tooltips(parsed: Parsed) -> list[str]:
     """Return the tooltips of all points, of the wide and of the narrow charts."""
-    return parsed.said("title")[1:]
+    return parsed.texts_in("title")[1:]
 
 
 def test_page_of_a_run_has_all_charts_and_its_outcome(make_run: MakeRun) -> None:
@@ -48,8 +48,8 @@ def test_page_of_a_run_has_all_charts_and_its_outcome(make_run: MakeRun) -> None
     html = html_of(folder, drawn=CHARTS)
     parsed = Parsed(html)
     assert charts(parsed) == CHARTS
-    assert "mine, recipe indexed; the run reached its target accuracy; 40.00 s, 640 samples." in parsed.said("p")
-    facts = dict(zip(parsed.said("dt"), parsed.said("dd"), strict=True))
+    assert "mine, recipe indexed; the run reached its target accuracy; 40.00 s, 640 samples." in parsed.texts_in("p")
+    facts = dict(zip(parsed.texts_in("dt"), parsed.texts_in("dd"), strict=True))
     assert facts["time"] == "40.00 s" and facts["precision"] == "auto: bf16" and facts["learning rate"] == "0.0015"
     texts = tooltips(parsed)
     assert texts.count("run_0, 640 samples\naccuracy 0.7300") == 2
@@ -71,12 +71,12 @@ def test_several_runs_are_drawn_with_their_mean(make_run: MakeRun) -> None:
     assert "mean of 3 runs, 320 samples\naccuracy 0.2667, sd 0.1155" in texts
     assert not any("mean of" in one and "runs, 960 samples" in one for one in texts), "run_0 had ended"
     assert "run_0, forward\n20.00 ms per step, 25.0%" in texts and "run_1, forward\n60.00 ms per step, 50.0%" in texts
-    assert "45.00 ± 7.07 s" in parsed.said("dd")
+    assert "45.00 ± 7.07 s" in parsed.texts_in("dd")
     assert any(
         "All runs have the same schedule; run_1, which trained longest" in caption
-        for caption in parsed.said("figcaption")
+        for caption in parsed.texts_in("figcaption")
     )
-    assert {"run_0", "run_1"} <= set(parsed.said("th"))
+    assert {"run_0", "run_1"} <= set(parsed.texts_in("th"))
 
 
 def test_learning_rates_of_different_schedules_are_all_drawn(make_run: MakeRun) -> None:
@@ -106,7 +106,7 @@ def test_labels_of_several_sets_have_their_differing_settings(make_run: MakeRun)
     first = make_run(1, totals=summary()).parent
     padded = {**SETTINGS, "recipe": "padded"}
     second = make_run(0, totals=summary(), settings=padded, set_name="2026-11-21_12-00-00").parent
-    sets = read_sets(find([first, second]))
+    sets = read_sets(find_runs([first, second]))
     assert [one.label for one in label_runs(sets)] == ["1 indexed run_0", "1 indexed run_1", "2 padded"]
     assert [(one.number, one.group) for one in label_runs(sets)] == [
         (0, "1 indexed"),
@@ -114,10 +114,10 @@ def test_labels_of_several_sets_have_their_differing_settings(make_run: MakeRun)
         (1, "2 padded"),
     ]
     parsed = Parsed(html_of(first, second, drawn={"Phases of a step"}))
-    named = parsed.said("text")
+    named = parsed.texts_in("text")
     assert named.count("1 indexed") > 4 and named.count("1 indexed run_0") == 2, "a legend names sets, a bar its run"
-    assert "2 sets of runs" in parsed.said("h1") and "3 runs: 3 reached target." in parsed.said("p")
-    assert {"1 mine/2026-11-21_10-00-00_000001", "2 mine/2026-11-21_12-00-00"} <= set(parsed.said("th"))
+    assert "2 sets of runs" in parsed.texts_in("h1") and "3 runs: 3 reached target." in parsed.texts_in("p")
+    assert {"1 mine/2026-11-21_10-00-00_000001", "2 mine/2026-11-21_12-00-00"} <= set(parsed.texts_in("th"))
 
 
 def test_throughput_chart_needs_a_log(make_run: MakeRun) -> None:
@@ -131,7 +131,7 @@ def test_single_rank_has_no_balance_chart(make_run: MakeRun) -> None:
     metrics = [step(one, max_over_mean_tokens=1.0) for one in range(1, 10)]
     parsed = Parsed(html_of(make_run(metrics=metrics, totals=summary())))
     assert charts(parsed) == CHARTS - {"Distribution of the balance", "Balance over the run", "Masked-LM accuracy"}
-    assert "All ranks had the same number of tokens in every step, as with one rank." in parsed.said("p")
+    assert "All ranks had the same number of tokens in every step, as with one rank." in parsed.texts_in("p")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_charts_without_data_are_omitted(make_run: MakeRun, files: dict[str, Any
 def test_failures_notes_and_restarts_are_listed(make_run: MakeRun) -> None:
     make_run(0, totals=summary(), restarts__jsonl='{"samples": 320}\n')
     failed = make_run(1, failure__json=json.dumps({"exit_code": 1, "message": "a rank died"}), settings=None)
-    points = Parsed(html_of(failed.parent)).said("li")
+    points = Parsed(html_of(failed.parent)).texts_in("li")
     assert "run_1 broke off: a rank died" in points
     assert "run_1: config.yaml: is missing, so that settings are unknown" in points
     assert "run_0: restarted after 320 samples, so that it is not a valid result" in points
@@ -185,8 +185,8 @@ def test_number_of_runs_in_charts_is_limited(make_run: MakeRun, monkeypatch: pyt
     monkeypatch.setattr("podium.report.page.MAX_RUNS_IN_CHART", 2)
     folder = [make_run(number, totals=summary()) for number in range(3)][-1].parent
     parsed = Parsed(html_of(folder))
-    assert "Charts show the first 2 of 3 runs; tables have all of them." in parsed.said("li")
-    assert not any("run_2" in one for one in tooltips(parsed)) and "run_2" in parsed.said("th")
+    assert "Charts show the first 2 of 3 runs; tables have all of them." in parsed.texts_in("li")
+    assert not any("run_2" in one for one in tooltips(parsed)) and "run_2" in parsed.texts_in("th")
 
 
 def test_hostile_text_is_escaped(make_run: MakeRun) -> None:
@@ -201,9 +201,9 @@ def test_hostile_text_is_escaped(make_run: MakeRun) -> None:
             number, metrics=[step(1)], settings={**SETTINGS, **named}, source__json=source, **files
         ).parent
     parsed = Parsed(html_of(folder, drawn={"Masked-LM loss", "Phases of a step"}))
-    no_more_than_the_page(parsed)
-    assert "<script>alert(1)</script>" in " ".join(parsed.said("td"))
-    assert any("<script>alert(1)</script>" in item for item in parsed.said("li"))
+    assert_only_page_content(parsed)
+    assert "<script>alert(1)</script>" in " ".join(parsed.texts_in("td"))
+    assert any("<script>alert(1)</script>" in item for item in parsed.texts_in("li"))
 
 
 def test_page_has_no_paths_of_this_machine(make_run: MakeRun) -> None:
@@ -212,6 +212,6 @@ def test_page_has_no_paths_of_this_machine(make_run: MakeRun) -> None:
     folder = make_run(
         settings=SETTINGS | {"data": {"store": "/lustre/secret/store"}}, failure__json=json.dumps(failure)
     )
-    html = page_html(read_sets(find([folder])), [f"{folder}: a note"])
+    html = page_html(read_sets(find_runs([folder])), [f"{folder}: a note"])
     assert "secret" not in html and str(folder.parent) not in html
     assert "shard.h5: is broken" in html

@@ -7,7 +7,7 @@ import pytest
 
 from podium.core.errors import Interrupted
 from podium.mllog.run import RunLog
-from podium.report.find import find
+from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.rates import Rate
 from tests.podium.report.conftest import SETTINGS, MakeRun, summary
@@ -35,7 +35,7 @@ def log(seed: int = 7, accuracies: tuple[float, ...] = (0.4, 0.73)) -> str:
 
 
 def rates(folder: Path) -> tuple[Rate, ...]:
-    return read_sets(find([folder]))[0].runs[0].rates
+    return read_sets(find_runs([folder]))[0].runs[0].rates
 
 
 RATES = (Rate(320, 160.0), Rate(640, 80.0))

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from podium.report.find import find
+from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.run import ReportedSet
 from tests.podium.report.conftest import SETTINGS, MakeRun, evaluation, step, summary
 
 
 def read(folder: Path) -> ReportedSet:
-    (one,) = read_sets(find([folder]))
+    (one,) = read_sets(find_runs([folder]))
     return one
 
 

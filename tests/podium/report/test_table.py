@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from podium.report.find import find
+from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.table import as_json, print_sets
 from tests.podium.report.conftest import SETTINGS, MakeRun, step, summary
@@ -17,7 +17,7 @@ EVIL = "\x1b[31m\u202e[red]evil[/red]<script>alert(1)</script>"
 
 def printed(*folders: Path, notes: Sequence[str] = (), width: int = 120) -> str:
     out = io.StringIO()
-    print_sets(Console(file=out, width=width), read_sets(find(folders)), notes)
+    print_sets(Console(file=out, width=width), read_sets(find_runs(folders)), notes)
     return out.getvalue()
 
 
@@ -73,7 +73,7 @@ def test_control_characters_are_removed(make_run: MakeRun) -> None:
 def test_json_has_the_values(make_run: MakeRun) -> None:
     make_run(0, totals=summary())
     folder = make_run(1, metrics=[step(1), step(2, gradient_norm=float("inf"))])
-    text = json.dumps(as_json(read_sets(find([folder.parent])), ["a note"]), allow_nan=False)
+    text = json.dumps(as_json(read_sets(find_runs([folder.parent])), ["a note"]), allow_nan=False)
     found = json.loads(text)
     assert found["notes"] == ["a note"]
     (one,) = found["sets"]
