@@ -1,1 +1,1 @@
-"""Pages as one HTML file with charts and tables that works offline, on a phone, on paper and without a mouse."""
+"""Renders single-file HTML pages with charts and tables, usable offline, on a phone, in print and by keyboard."""

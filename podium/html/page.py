@@ -1,4 +1,4 @@
-"""A page: sections of charts, tables and text as one HTML file that loads nothing from outside."""
+"""Renders sections of charts, tables and text as one HTML file that loads nothing from the network."""
 
 import hashlib
 from base64 import b64encode
@@ -18,25 +18,27 @@ from podium.core.text import for_html
 from podium.html.chart import Chart, page_svg, style_sheet
 from podium.html.table import Table
 
-OURS = b'<meta name="generator" content="Podium">'  # what tells a page from any other file
-LOOKED_AT = 4096  # bytes at its beginning
+GENERATOR_TAG = b'<meta name="generator" content="Podium">'  # marks a file as a page that may be overwritten
+HEAD_BYTES = 4096  # at the start of a file, in which the tag is searched
 
 
 @dataclass(frozen=True)
 class Text:
+    """Paragraphs of text."""
+
     paragraphs: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is called what: a list of names and values."""
+    """A list of names and values."""
 
     pairs: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Points:
-    """A list of sentences."""
+    """A bullet list of sentences."""
 
     sentences: Sequence[str]
 
@@ -46,41 +48,41 @@ Part = Chart | Table | Text | Facts | Points
 
 @dataclass(frozen=True)
 class Section:
+    """A section of a page, with its heading."""
+
     title: str
     parts: Sequence[Part]
 
 
-def page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
-    """The whole HTML. Everything given is text, which is escaped; `notes` stand at the end."""
-    style, script = style_sheet() + _beside("style.css"), _beside("script.js")
+def render_page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
+    """Render the page as HTML. All arguments are text, which is escaped; `notes` become the footer."""
+    style, script = style_sheet() + _read_asset("style.css"), _read_asset("script.js")
     texts = {"title": title, "lead": lead, "notes": notes, "style": style, "script": script}
     template = _environment().get_template("template.html")
-    return template.render(texts, sections=sections, policy=_policy(style, script))
+    return template.render(texts, sections=sections, policy=_content_security_policy(style, script))
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write a page, over an older one too. UsageError where another kind of file has this name, WorkError where it
-    cannot be written."""
-    require_page(path)
+    """Write a page, replacing an older one. Raises UsageError if the file is not a page, WorkError if writing fails."""
+    require_page_or_no_file(path)
     write_atomically(path, html)
 
 
-def require_page(path: Path) -> None:
-    """Raises UsageError where a file of this name holds something else than such a page."""
+def require_page_or_no_file(path: Path) -> None:
+    """Raise UsageError if the file exists and is not a page, so that no other file is overwritten."""
     try:
         with open_regular(path) as file:
-            start = file.read(LOOKED_AT)
-    except OSError:  # there is none, it is a device or a pipe, or writing fails too
+            start = file.read(HEAD_BYTES)
+    except OSError:  # no such file, or a device or pipe; if it is unreadable, writing it reports the error
         return
-    if start and OURS not in start:
-        raise UsageError(f"--html {path}: is a file that holds no page of Podium; remove it, or name another place")
+    if start and GENERATOR_TAG not in start:
+        raise UsageError(f"--html {path}: exists and is not a page of Podium; remove it, or give another path")
 
 
-def _policy(style: str, script: str) -> str:
-    """Of the page's Content-Security-Policy: nothing is loaded, and no script runs but the page's own.
-
-    Charts have style attributes, which a hash cannot name.
-    """
+def _content_security_policy(style: str, script: str) -> str:
+    """Return the page's Content-Security-Policy: nothing is loaded, and only the page's script and style apply."""
+    # A second barrier behind escaping: names in logs are untrusted. Style attributes of charts need 'unsafe-inline', as
+    # hashes do not apply to them.
     own_style, own_script = f"'{_hash(style)}'", f"'{_hash(script)}'"
     return (
         f"default-src 'none'; script-src {own_script}; style-src {own_style}; style-src-elem {own_style}; "
@@ -92,17 +94,17 @@ def _hash(content: str) -> str:
     return f"sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def _beside(name: str) -> str:
+def _read_asset(name: str) -> str:
     return package_file("podium.html", name).read_text(encoding="utf-8")
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FunctionLoader(_beside),
+        loader=FunctionLoader(_read_asset),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_fit,
+        finalize=_sanitise,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -110,9 +112,9 @@ def _environment() -> Environment:
     return environment
 
 
-def _fit(value: Any) -> Any:
-    """What a template writes: a text without what cannot be seen, and without folders of this machine.
+def _sanitise(value: Any) -> Any:
+    """Remove invisible characters and folders of this machine from a text that the template writes.
 
-    What a template calls safe is this package's own.
+    Text that the template marks as safe comes from this package.
     """
     return for_html(shorten_paths(value)) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,17 +1,17 @@
 "use strict";
-// Tables that sort and filter, and charts whose points can be asked. Without it the page shows all the same things.
+// Sorts and filters tables, and shows tooltips on the points of charts. Without it the page has the same content.
 
 const element = (name, properties = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
+  const created = Object.assign(document.createElement(name), properties);
+  created.append(...children);
+  return created;
 };
 
 // ---- tables
 
 const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
-function keyOf(cell, numeric) {
+function sortKey(cell, numeric) {
   const key = cell.dataset.key;
   if (key === "") return null;
   return numeric ? Number(key) : key ?? cell.textContent;
@@ -21,7 +21,7 @@ function sortBy(table, column, descending) {
   const heading = table.tHead.rows[0].cells[column];
   const body = table.tBodies[0];
   const numeric = heading.classList.contains("number");
-  const rows = Array.from(body.rows, (row) => ({ row, key: keyOf(row.cells[column], numeric) }));
+  const rows = Array.from(body.rows, (row) => ({ row, key: sortKey(row.cells[column], numeric) }));
   const compare = numeric ? (a, b) => a - b : collator.compare;
   const sign = descending ? -1 : 1;
   rows.sort((a, b) => {
@@ -37,12 +37,12 @@ function makeSortable(table) {
   Array.from(table.tHead.rows[0].cells).forEach((heading, column) => {
     const button = element("button", { type: "button", textContent: heading.textContent });
     button.addEventListener("click", () => sortBy(table, column, heading.getAttribute("aria-sort") === "ascending"));
-    heading.dataset.title = heading.textContent; // what paper shows: buttons are missing from repeated headings
+    heading.dataset.title = heading.textContent; // for print, where headings that repeat on a page have no buttons
     heading.replaceChildren(button);
   });
 }
 
-function makeFiltered(table) {
+function makeSearchable(table) {
   const rows = Array.from(table.tBodies[0].rows);
   const texts = rows.map((row) => Array.from(row.cells, (cell) => cell.textContent).join("\n").toLowerCase());
   const search = element("input", { type: "search", name: "search", autocomplete: "off" });
@@ -63,11 +63,11 @@ function makeFiltered(table) {
   controls.append(reset, count);
 
   const apply = () => {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const terms = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     let seen = 0;
     rows.forEach((row, at) => {
       const fits =
-        words.every((word) => texts[at].includes(word)) &&
+        terms.every((term) => texts[at].includes(term)) &&
         chosen.every(({ values, select, distinct }) => select.value === "" || values[at] === distinct[Number(select.value)]);
       row.hidden = !fits;
       seen += fits;
@@ -93,27 +93,27 @@ function makeFiltered(table) {
 }
 
 for (const table of document.querySelectorAll("table")) {
-  if ("filtered" in table.dataset) makeFiltered(table);
+  if ("searchable" in table.dataset) makeSearchable(table);
   makeSortable(table);
 }
 
 // ---- charts
 
 const tip = document.getElementById("tip");
-const NEAR = 24; // pixels from a point at which it is meant
-let asked = null;
+const MAX_DISTANCE = 24; // pixels between the pointer and the point whose tooltip is shown
+let active = null;
 
 function hideTip() {
-  asked?.classList.remove("asked");
-  asked = null;
+  active?.classList.remove("active");
+  active = null;
   tip.hidden = true;
 }
 
 function showTip(point) {
-  if (point === asked) return;
+  if (point === active) return;
   hideTip();
-  asked = point;
-  point.classList.add("asked");
+  active = point;
+  point.classList.add("active");
   tip.textContent = point.getAttribute("aria-label");
   tip.hidden = false;
   const at = point.getBoundingClientRect();
@@ -125,19 +125,20 @@ function showTip(point) {
 
 function nearest(points, x, y) {
   let best = null;
-  let least = NEAR * NEAR;
+  let shortest = MAX_DISTANCE * MAX_DISTANCE;
   for (const point of points) {
     const at = point.getBoundingClientRect();
     const dx = Math.max(at.left - x, 0, x - at.right);
     const dy = Math.max(at.top - y, 0, y - at.bottom);
+    // The horizontal distance from the centre, at a small weight, decides between overlapping points.
     const middle = (at.left + at.right) / 2 - x;
     const distance = dx * dx + dy * dy + 1e-4 * middle * middle;
-    if (distance < least) [best, least] = [point, distance];
+    if (distance < shortest) [best, shortest] = [point, distance];
   }
   return best;
 }
 
-function makeAskable(svg) {
+function addTooltips(svg) {
   const points = Array.from(svg.querySelectorAll("[data-group]"));
   if (!points.length) return;
   points.forEach((point, at) => {
@@ -145,10 +146,11 @@ function makeAskable(svg) {
     point.setAttribute("aria-label", title.textContent);
     point.setAttribute("role", "img");
     point.setAttribute("tabindex", at ? "-1" : "0");
-    title.remove();
+    title.remove(); // else the browser shows its own tooltip too
   });
   const groups = points.map((point) => Number(point.dataset.group));
 
+  // A roving tabindex: the chart is one tab stop, and arrow keys move between points and between groups.
   const moved = (from, key) => {
     const group = groups[from];
     if (key === "ArrowRight") return Math.min(from + 1, points.length - 1);
@@ -175,15 +177,15 @@ function makeAskable(svg) {
     showTip(event.target);
   });
   svg.addEventListener("focusout", hideTip);
-  const point = (event) => {
-    const meant = nearest(points, event.clientX, event.clientY);
-    if (meant) showTip(meant);
+  const showNearest = (event) => {
+    const point = nearest(points, event.clientX, event.clientY);
+    if (point) showTip(point);
     else hideTip();
   };
-  svg.addEventListener("pointermove", point);
-  svg.addEventListener("pointerdown", point);
+  svg.addEventListener("pointermove", showNearest);
+  svg.addEventListener("pointerdown", showNearest);
   svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hideTip());
 }
 
-for (const svg of document.querySelectorAll(".chart svg")) makeAskable(svg);
+for (const svg of document.querySelectorAll(".chart svg")) addTooltips(svg);
 addEventListener("keydown", (event) => event.key === "Escape" && hideTip());

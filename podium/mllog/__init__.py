@@ -1,1 +1,1 @@
-"""MLPerf logs and package trees: written, read without trusting them, scored; anomalies are reported."""
+"""MLPerf logs and result packages: writing, parsing of untrusted files, anomaly reports, scores, official checker."""

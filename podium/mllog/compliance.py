@@ -1,4 +1,4 @@
-"""The verdict of MLPerf's own compliance checker on a result file, under every ruleset that includes BERT."""
+"""Runs MLPerf's official compliance checker on a result file, under every ruleset that includes BERT."""
 
 import subprocess
 import sys
@@ -11,14 +11,15 @@ from benchmarks.bert.rules import RULESETS
 
 
 def check_compliance(result: Path, rulesets: Sequence[str] = RULESETS) -> dict[str, str]:
-    """Ruleset → "" where the checker says SUCCESS, else what it says instead."""
+    """Run the checker; return by ruleset "" where it reports SUCCESS, else its output."""
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(rulesets, pool.map(lambda ruleset: _check(result, ruleset), rulesets), strict=True))
+        return dict(zip(rulesets, pool.map(lambda ruleset: _run_checker(result, ruleset), rulesets), strict=True))
 
 
-def _check(result: Path, ruleset: str) -> str:
-    """The checker runs in a folder of its own, since it writes a log where it runs."""
+def _run_checker(result: Path, ruleset: str) -> str:
+    # A temporary working directory: the checker writes a log file into the current one.
     with tempfile.TemporaryDirectory() as folder:
+        # A subprocess: the checker keeps state in module globals, so each check has its own.
         module = [sys.executable, "-m", "mlperf_logging.compliance_checker"]
         arguments = ["--usage", "training", "--ruleset", ruleset, str(result.resolve())]
         done = subprocess.run(module + arguments, cwd=folder, capture_output=True, text=True, check=False)

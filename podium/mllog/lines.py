@@ -1,11 +1,11 @@
-"""Streaming parser of MLPerf log lines: a file of any size and content to events and anomalies.
+"""Streaming parser of MLPerf log lines: yields events and anomalies from a file of any size and content.
 
-As for the official parser, a line ends at LF, CR or CRLF, and its event is what follows the last `:::MLLOG ` in it.
-A namespace has no meaning in MLPerf's rules and is not kept.
+As in the official parser, a line ends at LF, CR or CRLF, and its event is what follows the last `:::MLLOG ` in it.
+The namespace has no meaning in MLPerf's rules and is dropped.
 
 The JSON of a line is bounded in depth and size. json.loads accepts NaN and Infinity, turns 1e999 into infinity,
-keeps the last of two equal keys and reads integers of any length up to Python's own limit. Here such a number
-becomes null, the last of two equal keys is used, as by the official tools, and both are reported.
+keeps the last of two equal keys and reads integers of any length up to Python's limit. This parser turns such a number
+into null, uses the last of two equal keys, as the official tools do, and reports both.
 """
 
 import json
@@ -20,53 +20,58 @@ from podium.core.errors import UsageError, WorkError
 
 MAX_DEPTH = 32
 MAX_VALUES = 10_000
-MAX_DIGITS = 20  # of an integer: those of 2^64
+MAX_DIGITS = 20  # of an integer, as 2^64 has
 
 
-def parse(text: str) -> tuple[Any, Sequence[str]]:
-    """The value of a JSON text and what is odd about it, as sentence fragments; ValueError with one where refused."""
+def parse_bounded_json(text: str) -> tuple[Any, Sequence[str]]:
+    """Parse a JSON text of bounded size and depth.
+
+    Returns the value and its anomalies as sentence fragments. Raises ValueError with such a fragment for invalid JSON.
+    """
+    # Cheap upper bounds from the text alone, before the decoder allocates anything.
     opened = text.count("[") + text.count("{")
     if opened + text.count(",") > MAX_VALUES:
-        raise ValueError(f"holds more than {MAX_VALUES:,} values")
+        raise ValueError(f"has more than {MAX_VALUES:,} values")
     try:
         with suppress(_OutOfRangeError):
-            value = _PLAIN.decode(text)
-            is_flat = opened <= MAX_DEPTH or _depth(value) <= MAX_DEPTH
+            value = _STRICT_DECODER.decode(text)
+            is_flat = opened <= MAX_DEPTH or _nesting_depth(value) <= MAX_DEPTH
+            # Fewer keys in the value than in the text: a duplicate, or `":` within a string.
             if is_flat and text.count('":') + text.count('" :') == _key_count(value):
                 return value, ()
-        return _parse_odd(text)
+        return _parse_lenient(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON ({error.msg} at character {error.pos:,})") from None
+        raise ValueError(f"is not valid JSON ({error.msg} at character {error.pos:,})") from None
     except RecursionError:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep") from None
 
 
 class _OutOfRangeError(Exception):
-    """A number that the quick way does not take."""
+    """A number that the strict decoder rejects."""
 
 
-def _int(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise _OutOfRangeError(f"an integer of {len(digits):,} digits")
     return int(digits)
 
 
-def _float(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise _OutOfRangeError(f"a number that is too great ({digits[:20]})")
+        raise _OutOfRangeError(f"a number that is too large ({digits[:20]})")
     return value
 
 
-def _constant(name: str) -> float:
-    raise _OutOfRangeError(f"{name}, which is no number")
+def _reject_constant(name: str) -> float:
+    raise _OutOfRangeError(f"{name}, which is not a JSON number")
 
 
-_PLAIN = json.JSONDecoder(parse_int=_int, parse_float=_float, parse_constant=_constant)
+_STRICT_DECODER = json.JSONDecoder(parse_int=_parse_int, parse_float=_parse_float, parse_constant=_reject_constant)
 
 
-def _parse_odd(text: str) -> tuple[Any, Sequence[str]]:
-    """The slow way, which tells what is odd."""
+def _parse_lenient(text: str) -> tuple[Any, Sequence[str]]:
+    """Parse JSON with numbers out of range or duplicate keys; return the value and these anomalies."""
     odd: list[str] = []
 
     def tolerant(parse_number: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -80,21 +85,21 @@ def _parse_odd(text: str) -> tuple[Any, Sequence[str]]:
         return parse_or_none
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        whole = dict(items)
-        if len(whole) != len(items):
+        merged = dict(items)
+        if len(merged) != len(items):
             names = [name for name, _ in items]
-            twice = next(name for name in names if names.count(name) > 1)
-            odd.append(f"has the key {twice[:40]!r} {names.count(twice)} times")
-        return whole
+            duplicate = next(name for name in names if names.count(name) > 1)
+            odd.append(f"has the key {duplicate[:40]!r} {names.count(duplicate)} times")
+        return merged
 
     decoder = json.JSONDecoder(
-        parse_int=tolerant(_int),
-        parse_float=tolerant(_float),
-        parse_constant=tolerant(_constant),
+        parse_int=tolerant(_parse_int),
+        parse_float=tolerant(_parse_float),
+        parse_constant=tolerant(_reject_constant),
         object_pairs_hook=pairs,
     )
     value = decoder.decode(text)
-    if _depth(value) > MAX_DEPTH:
+    if _nesting_depth(value) > MAX_DEPTH:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep")
     return value, odd
 
@@ -105,8 +110,9 @@ def _children(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _depth(value: Any) -> int:
-    """How many lists and objects are inside one another."""
+def _nesting_depth(value: Any) -> int:
+    """Number of levels of nested lists and objects."""
+    # Level by level, not recursively: the depth of the input must not become that of the Python stack.
     depth, level = 0, [value]
     while level := [item for item in level if isinstance(item, dict | list)]:
         depth += 1
@@ -123,97 +129,99 @@ def _key_count(value: Any) -> int:
 
 
 TOKEN = b":::MLLOG "
-NEARLY = b":::ML"  # what a damaged token begins with
+TOKEN_START = b":::ML"  # prefix of an intact or damaged token
 MAX_LINE = 1 << 20
 CHUNK = 1 << 18
-MAX_TIME_MS = 1e15  # before and after 1970: some 30,000 years. A difference of two such times is exact
-KINDS = ("POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END")
-TOLD = 5  # damaged lines of one kind that are told one by one; the others are counted
+MAX_TIME_MS = 1e15  # before and after 1970: some 30,000 years. Below 2^53, so differences of two times are exact
+EVENT_TYPES = ("POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END")
+MAX_REPORTED = 5  # damaged lines of one kind that are reported one by one; the others are counted
 
 
 class Event(NamedTuple):
-    """One line of a log."""
+    """One event of a log: the JSON object of one line."""
 
     line: int
     time_ms: float
-    kind: str  # POINT_IN_TIME, INTERVAL_START or INTERVAL_END, as logged; "" where none is, as in logs of early rounds
+    kind: str  # POINT_IN_TIME, INTERVAL_START or INTERVAL_END, as logged; "" where missing, as in logs of early rounds
     key: str
     value: Any
     metadata: Mapping[str, Any]
 
 
-class Oddity(NamedTuple):
-    """Something about a line, or about the log as a whole, that a reader should know."""
+class Anomaly(NamedTuple):
+    """An anomaly of a line or of the log as a whole. Breaking MLPerf's rules is not one: see podium.submission."""
 
-    line: int  # from 1; of several lines the first; 0 where it is about the whole log
-    what: str  # a sentence fragment
-    kind: str = ""  # a short name for what it is: a key of HARMLESS or DAMAGED, or named in mllog/read.py
+    line: int  # from 1; of several lines the first; 0 for the whole log
+    message: str  # a sentence fragment
+    kind: str = ""  # identifier: a key of HARMLESS or DAMAGED, or one of mllog/read.py
 
 
+# Kinds of anomalies that change no event, and the description of several such lines.
 HARMLESS = {
     "crlf": "line(s) end in CR LF",
     "lone_cr": "line(s) end in a lone CR",
     "prefix": "line(s) have something before the token",
     "keyboard": "line(s) have backspaces before the token, as from a keyboard",
 }
-# Kinds of oddities of single lines, and how several of them are told.
+# Kinds of anomalies that lose or change an event, and the description of several such lines.
 DAMAGED = {
     "long_line": f"line(s) are longer than {MAX_LINE:,} bytes and not read",
-    "two_events": "line(s) hold more than one event, of which only the last is read",
+    "two_events": "line(s) have more than one event, of which only the last is read",
     "token": "line(s) have a damaged token",
     "json": "line(s) cannot be read",
-    "fields": "line(s) are no events",
-    "event": "line(s) are events with odd metadata, or with an odd event_type or none",
+    "fields": "line(s) are not events",
+    "event": "line(s) are events with invalid metadata, or with an invalid or missing event_type",
     "not_utf8": "line(s) are not UTF-8 and read as Latin-1",
-    "odd_json": "line(s) hold numbers or keys that JSON does not have",
+    "odd_json": "line(s) have numbers or duplicate keys that JSON does not allow",
     "cut_off": "last line is cut off",
 }
 
 
-def read_lines(path: Path) -> Iterator[Event | Oddity]:
-    """The events of a log in their order, and what is odd about its lines.
+def read_lines(path: Path) -> Iterator[Event | Anomaly]:
+    """Yield the events of a log in order, and the anomalies of its lines.
 
-    Oddities that are harmless or many come last, once a kind. Holds no more than one line and one chunk. Raises
-    UsageError where there is no such file, WorkError where it cannot be read.
+    Anomalies that are harmless or frequent come last, one per kind. At most one line and one chunk are in memory.
+    Raises UsageError if the file does not exist, WorkError if it cannot be read.
     """
     try:
         with path.open("rb") as stream:
             yield from parse_stream(stream)
     except (FileNotFoundError, IsADirectoryError):
-        raise UsageError(f"{path}: there is no such log; name a result file") from None
+        raise UsageError(f"{path}: there is no such log; give the path of a result file") from None
     except OSError as error:
         raise WorkError(f"{path}: the log cannot be read ({error.strerror})") from error
 
 
-def parse_stream(stream: BinaryIO) -> Iterator[Event | Oddity]:
-    """As `read_lines`."""
+def parse_stream(stream: BinaryIO) -> Iterator[Event | Anomaly]:
+    """As `read_lines`, from an open binary stream."""
     counts: Counter[str] = Counter()
     first: dict[str, tuple[int, str]] = {}
-    for number, content, ending in _split(stream):
-        event, odd = _read(content, ending)
+    for number, content, ending in _split_lines(stream):
+        event, odd = _parse_line(content, ending)
         for kind, what in odd:
             counts[kind] += 1
             first.setdefault(kind, (number, what))
-            if kind in DAMAGED and counts[kind] <= TOLD:
-                yield Oddity(number, what, kind)
+            if kind in DAMAGED and counts[kind] <= MAX_REPORTED:
+                yield Anomaly(number, what, kind)
         if event is not None:
             yield event._replace(line=number)
     for kind, count in counts.items():
         line, what = first[kind]
         if kind in HARMLESS:
-            yield Oddity(line, f"{count:,} {HARMLESS[kind]}{what}", kind)
-        elif count > TOLD:
-            yield Oddity(line, f"{count:,} {DAMAGED[kind]} in all", kind)
+            yield Anomaly(line, f"{count:,} {HARMLESS[kind]}{what}", kind)
+        elif count > MAX_REPORTED:
+            yield Anomaly(line, f"{count:,} {DAMAGED[kind]} in all", kind)
 
 
-def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes | None, bytes]]:
-    """Number, content and ending of each line that may hold a token; None for the content of one that is too long."""
+def _split_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None, bytes]]:
+    """Yield number, content and ending of each line that may have a token; the content of an overlong line is None."""
+    # Most output of a trainer has no token: such chunks are only searched and counted, not split into lines.
     number, rest, skipping = 1, b"", False
     while chunk := stream.read(CHUNK):
         block, rest = rest + chunk, b""
         if block.endswith(b"\r"):
-            block += stream.read(1)  # the \n that may belong to it
-        if NEARLY not in block:
+            block += stream.read(1)  # a CRLF that the chunk boundary splits must count as one line
+        if TOKEN_START not in block:
             end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
             if skipping and end:
                 yield number, None, b"\n"
@@ -226,7 +234,7 @@ def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes | None, bytes]]:
                 if len(content) == len(line):
                     rest = line
                     break
-                if skipping or NEARLY in content:
+                if skipping or TOKEN_START in content:
                     long = skipping or len(content) > MAX_LINE
                     yield number, None if long else content, line[len(content) :]
                 number, skipping = number + 1, False
@@ -234,12 +242,12 @@ def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes | None, bytes]]:
             rest, skipping = b"", True
     if skipping:
         yield number, None, b""
-    elif NEARLY in rest:
+    elif TOKEN_START in rest:
         yield number, rest, b""
 
 
-def _read(content: bytes | None, ending: bytes) -> tuple[Event | None, list[tuple[str, str]]]:
-    """The event of a line, and the kinds of its oddities with what is said of each."""
+def _parse_line(content: bytes | None, ending: bytes) -> tuple[Event | None, list[tuple[str, str]]]:
+    """Parse one line; return its event, if any, and its anomalies as (kind, sentence fragment)."""
     if content is None:
         return None, [("long_line", f"is longer than {MAX_LINE:,} bytes and not read")]
     before, token, after = content.rpartition(TOKEN)
@@ -252,7 +260,7 @@ def _read(content: bytes | None, ending: bytes) -> tuple[Event | None, list[tupl
         odd.append(("lone_cr", ""))
     if before:
         if TOKEN in before:
-            odd.append(("two_events", "holds more than one event, of which only the last is read"))
+            odd.append(("two_events", "has more than one event, of which only the last is read"))
         elif b"\b" in before:
             odd.append(("keyboard", ""))
         elif before.strip():
@@ -263,38 +271,39 @@ def _read(content: bytes | None, ending: bytes) -> tuple[Event | None, list[tupl
         text = after.decode("latin-1")
         odd.append(("not_utf8", "is not UTF-8 and read as Latin-1"))
     try:
-        fields, odd_json = parse(text.rstrip())
+        fields, odd_json = parse_bounded_json(text.rstrip())
     except ValueError as error:
-        cut = not ending and "no JSON" in str(error)
-        odd.append(("cut_off", "is the last one and cut off") if cut else ("json", str(error)))
+        # Only a last line without an ending can be cut off; other errors there are errors of a whole line.
+        cut = not ending and "not valid JSON" in str(error)
+        odd.append(("cut_off", "is the last line and is cut off") if cut else ("json", str(error)))
         return None, odd
     odd.extend(("odd_json", what) for what in odd_json)
-    event, wrong = _event(fields)
+    event, wrong = _validate_event(fields)
     if wrong:
         odd.append(("fields" if event is None else "event", wrong))
     return event, odd
 
 
-def _event(fields: Any) -> tuple[Event | None, str]:
-    """The event that a JSON value is, or None, and what is wrong with it."""
+def _validate_event(fields: Any) -> tuple[Event | None, str]:
+    """Validate the fields of an event; return the event, or None, and a sentence fragment on what is wrong."""
     if not isinstance(fields, dict):
-        return None, "is no JSON object"
+        return None, "is not a JSON object"
     missing = [name for name in ("time_ms", "key", "value", "metadata") if name not in fields]
     if missing:
         return None, f"has no {' and no '.join(missing)}"
     time_ms, key, metadata = fields["time_ms"], fields["key"], fields["metadata"]
     if isinstance(time_ms, bool) or not isinstance(time_ms, int | float):
-        return None, f"has the time_ms {str(time_ms)[:40]!r}, which is no number"
+        return None, f"has the time_ms {str(time_ms)[:40]!r}, which is not a number"
     if abs(time_ms) > MAX_TIME_MS:
-        return None, f"has the time_ms {time_ms:g}, which is no time"
+        return None, f"has the time_ms {time_ms:g}, which is not a plausible time"
     if not isinstance(key, str):
-        return None, f"has the key {str(key)[:40]!r}, which is no text"
+        return None, f"has the key {str(key)[:40]!r}, which is not a string"
     wrong = ""
     if not isinstance(metadata, dict):
-        wrong, metadata = f"has the metadata {str(metadata)[:40]!r}, which is no object", {}
+        wrong, metadata = f"has the metadata {str(metadata)[:40]!r}, which is not an object", {}
     elif "event_type" not in fields:
         wrong = "has no event_type"
-    elif fields["event_type"] not in KINDS:
-        wrong = f"has the event_type {str(fields['event_type'])[:40]!r}; allowed are {', '.join(KINDS)}"
+    elif fields["event_type"] not in EVENT_TYPES:
+        wrong = f"has the event_type {str(fields['event_type'])[:40]!r}; allowed are {', '.join(EVENT_TYPES)}"
     kind = fields["event_type"] if isinstance(fields.get("event_type"), str) else ""
     return Event(0, float(time_ms), kind, key, fields["value"], metadata), wrong

@@ -1,4 +1,4 @@
-"""Reads the log of one run: its events, its run, and anomalies that a reader should know; none breaks a rule."""
+"""Reads the log of one run: its events, the run, and anomalies of content, none of which breaks MLPerf's rules."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -6,70 +6,73 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from podium.mllog.lines import Event, Oddity, read_lines
-from podium.mllog.run import RunLog, as_number, run_log
+from podium.mllog.lines import Anomaly, Event, read_lines
+from podium.mllog.run import RunLog, as_number, build_run_log
 
-LATEST_MS = 1e13  # in the year 2286: a time_ms of 14 digits is none
-NUMBERS = ("train_samples", "eval_samples", "global_batch_size", "seed")
-INTERVALS = tuple(f"{name}_{end}" for name in ("init", "run", "block", "epoch", "eval") for end in ("start", "stop"))
+LATEST_MS = 1e13  # in the year 2286: upper bound on plausible times
+INTEGER_KEYS = ("train_samples", "eval_samples", "global_batch_size", "seed")
+INTERVAL_KEYS = tuple(
+    f"{name}_{end}" for name in ("init", "run", "block", "epoch", "eval") for end in ("start", "stop")
+)
 
 
-def _empty(log: RunLog) -> Iterator[Oddity]:
+def _check_empty(log: RunLog) -> Iterator[Anomaly]:
     if not log.events:
-        yield Oddity(0, "holds no event", "empty")
+        yield Anomaly(0, "has no event", "empty")
 
 
-def _truncated(log: RunLog) -> Iterator[Oddity]:
+def _check_truncated(log: RunLog) -> Iterator[Anomaly]:
     if log.start_ms is not None and log.stop_ms is None:
         last = log.events[-1].line
-        yield Oddity(last, "is the last event, and there is no run_stop: the log is truncated", "truncated")
+        yield Anomaly(last, "is the last event, and there is no run_stop: the log is truncated", "truncated")
 
 
-def _times(log: RunLog) -> Iterator[Oddity]:
-    wrong = [event for event in log.events if not _is_time(event)]
+def _check_times(log: RunLog) -> Iterator[Anomaly]:
+    wrong = [event for event in log.events if not _is_plausible_time(event)]
     if wrong:
-        what = f"has the time_ms {wrong[0].time_ms:.0f}, which are no milliseconds since 1970"
-        yield Oddity(wrong[0].line, f"{what}{_of(len(wrong))}", "time")
+        what = f"has the time_ms {wrong[0].time_ms:.0f}, which is not a plausible number of milliseconds since 1970"
+        yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "time")
 
 
-def _is_time(event: Event) -> bool:
+def _is_plausible_time(event: Event) -> bool:
     return 0 < event.time_ms < LATEST_MS
 
 
-def _backwards(log: RunLog) -> Iterator[Oddity]:
-    steps = [(after.time_ms - before.time_ms, after) for before, after in pairwise(filter(_is_time, log.events))]
+def _check_order(log: RunLog) -> Iterator[Anomaly]:
+    plausible = filter(_is_plausible_time, log.events)
+    steps = [(after.time_ms - before.time_ms, after) for before, after in pairwise(plausible)]
     back = [(step, event) for step, event in steps if step < 0]
     if back:
         step, event = min(back, key=lambda pair: pair[0])
-        what = f"is {-step:,.0f} ms earlier than the line before it, the most of {len(back):,} such line(s)"
-        yield Oddity(event.line, what, "backwards")
+        what = f"is {-step:,.0f} ms earlier than the line before it, the largest of {len(back):,} such step(s)"
+        yield Anomaly(event.line, what, "backwards")
 
 
-def _numbers(log: RunLog) -> Iterator[Oddity]:
-    for key in NUMBERS:
+def _check_integers(log: RunLog) -> Iterator[Anomaly]:
+    for key in INTEGER_KEYS:
         for event in log.all(key)[:1]:
             if isinstance(event.value, bool) or not isinstance(event.value, int):
                 kind = type(event.value).__name__
-                yield Oddity(event.line, f"has {key} {str(event.value)[:40]!r} ({kind}), not an integer", "number")
+                yield Anomaly(event.line, f"has {key} {str(event.value)[:40]!r} ({kind}), not an integer", "number")
 
 
-def _points(log: RunLog) -> Iterator[Oddity]:
-    wrong = [event for event in log.events if event.key in INTERVALS and event.kind == "POINT_IN_TIME"]
+def _check_interval_types(log: RunLog) -> Iterator[Anomaly]:
+    wrong = [event for event in log.events if event.key in INTERVAL_KEYS and event.kind == "POINT_IN_TIME"]
     if wrong:
         what = f"logs {wrong[0].key}, an end of an interval, as POINT_IN_TIME"
-        yield Oddity(wrong[0].line, f"{what}{_of(len(wrong))}", "point_in_time")
+        yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "point_in_time")
 
 
-def _after_target(log: RunLog) -> Iterator[Oddity]:
+def _check_after_target(log: RunLog) -> Iterator[Anomaly]:
     if log.passing is not None and log.evaluations[-1] is not log.passing:
         later = [evaluation for evaluation in log.evaluations if evaluation.line > log.passing.line]
         if later:
-            what = f"evaluates although line {log.passing.line} has reached the target{_of(len(later))}"
-            yield Oddity(later[0].line, what, "after_target")
+            what = f"is an evaluation after line {log.passing.line} reached the target{_count_suffix(len(later))}"
+            yield Anomaly(later[0].line, what, "after_target")
 
 
-def _after_block(log: RunLog) -> Iterator[Oddity]:
-    """Evaluations that are printed outside of every block, and whose time is inside one."""
+def _check_after_block(log: RunLog) -> Iterator[Anomaly]:
+    """Evaluations that are logged after block_stop with an earlier time than its own."""
     inside, late, stop = False, [], None
     for event in log.events:
         if event.key == "block_start":
@@ -79,40 +82,40 @@ def _after_block(log: RunLog) -> Iterator[Oddity]:
         elif event.key == "eval_accuracy" and not inside and stop is not None and event.time_ms < stop.time_ms:
             late.append(event)
     if late:
-        what = f"is an evaluation after block_stop, with an earlier time than that{_of(len(late))}"
-        yield Oddity(late[0].line, what, "after_block")
+        what = f"is an evaluation after block_stop, but with an earlier time{_count_suffix(len(late))}"
+        yield Anomaly(late[0].line, what, "after_block")
 
 
-def _epochs(log: RunLog) -> Iterator[Oddity]:
+def _check_epoch_num(log: RunLog) -> Iterator[Anomaly]:
     evaluations = log.all("eval_accuracy")
     if evaluations and log.epoch_doubt:
-        told = "they are taken for steps of a global batch" if log.epochs_are_steps else "they do not tell samples"
-        what = f"begins evaluations whose epoch_num {log.epoch_doubt}: {told}"
-        yield Oddity(evaluations[0].line, what, "epoch_num")
+        reading = "taken as steps of a global batch" if log.epochs_are_steps else "not used as numbers of samples"
+        what = f"is the first of evaluations whose epoch_num {log.epoch_doubt}: {reading}"
+        yield Anomaly(evaluations[0].line, what, "epoch_num")
 
 
-def _accuracies(log: RunLog) -> Iterator[Oddity]:
+def _check_accuracies(log: RunLog) -> Iterator[Anomaly]:
     wrong = [event for event in log.all("eval_accuracy") if as_number(event.value) is None]
     if wrong:
-        what = f"has the accuracy {str(wrong[0].value)[:40]!r}, which is no number"
-        yield Oddity(wrong[0].line, f"{what}{_of(len(wrong))}", "accuracy")
+        what = f"has the accuracy {str(wrong[0].value)[:40]!r}, which is not a number"
+        yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "accuracy")
 
 
-def _of(count: int) -> str:
+def _count_suffix(count: int) -> str:
     return "" if count == 1 else f"; there are {count:,} such lines"
 
 
-ODDITIES: tuple[Callable[[RunLog], Iterator[Oddity]], ...] = (
-    _empty,
-    _truncated,
-    _times,
-    _backwards,
-    _numbers,
-    _points,
-    _after_target,
-    _after_block,
-    _epochs,
-    _accuracies,
+CHECKS: tuple[Callable[[RunLog], Iterator[Anomaly]], ...] = (
+    _check_empty,
+    _check_truncated,
+    _check_times,
+    _check_order,
+    _check_integers,
+    _check_interval_types,
+    _check_after_target,
+    _check_after_block,
+    _check_epoch_num,
+    _check_accuracies,
 )
 
 
@@ -122,30 +125,32 @@ MAX_CONTENT = 8 << 20
 
 
 def read_log(path: Path) -> RunLog:
-    """Read a log of any origin. Raises UsageError where there is none and WorkError where it cannot be read.
+    """Read an untrusted log. Raises UsageError if it does not exist, WorkError if it cannot be read.
 
-    A log that holds more than any run would log is read up to there, and an oddity tells of it.
+    Reading stops at MAX_EVENTS or MAX_CONTENT, far above what a run logs; an anomaly reports that.
     """
     events: list[Event] = []
-    oddities: list[Oddity] = []
+    anomalies: list[Anomaly] = []
     content = 0
     for item in read_lines(path):
-        if isinstance(item, Oddity):
-            oddities.append(item)
+        if isinstance(item, Anomaly):
+            anomalies.append(item)
             continue
-        content += _size(item)
+        content += _content_size(item)
         if len(events) == MAX_EVENTS or content > MAX_CONTENT:
             limits = f"{MAX_EVENTS:,} events or {MAX_CONTENT:,} characters"
-            oddities.append(Oddity(item.line, f"ends what was read: the log holds more than {limits}", "too_long"))
+            anomalies.append(
+                Anomaly(item.line, f"is where reading stopped: the log has more than {limits}", "too_long")
+            )
             break
         events.append(item)
-    log = run_log(path, events, oddities)
-    told = [oddity for find in ODDITIES for oddity in find(log)]
-    return replace(log, oddities=tuple(sorted([*oddities, *told])))
+    log = build_run_log(path, events, anomalies)
+    found = [anomaly for check in CHECKS for anomaly in check(log)]
+    return replace(log, anomalies=tuple(sorted([*anomalies, *found])))
 
 
-def _size(event: Event) -> int:
-    """Characters that an event's value and metadata would have as JSON, about, and no less than their containers."""
+def _content_size(event: Event) -> int:
+    """Approximate size of an event in characters, with 64 for each container, as an estimate of memory."""
     size, level = len(event.key), [event.value, *event.metadata.values()]
     while level:
         below: list[Any] = []

@@ -1,4 +1,4 @@
-"""MLPerf's rulesets by name: where rounds differ for BERT, they differ in rulesets.yaml only, not in code."""
+"""MLPerf's rulesets by name. Differences between rounds for BERT are in rulesets.yaml only, not in code."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -15,23 +15,23 @@ LATEST = RULESETS[-1]
 
 @dataclass(frozen=True)
 class Ruleset:
-    """A round's rules, as far as they differ from another round's."""
+    """The rules of a round that differ between rounds."""
 
     name: str
-    # Initialisation may take this long in the open division; in closed it is 30 minutes in all rounds.
+    # Limit on initialisation in the open division, in minutes; in closed it is 30 in all rounds.
     open_minutes: int
-    tensors: bool  # a closed log tells of every initialised tensor of the model
-    log_names: bool  # a log says submission_org and submission_platform
-    log_status: bool  # a log says submission_status
-    status_checked: bool  # a system's status is one of the four that the rules name
-    seeds_checked: bool  # every run logs a seed, and no two runs the same
+    tensors: bool  # a closed log has a line for every initialised tensor of the model
+    log_names: bool  # a log has submission_org and submission_platform
+    log_status: bool  # a log has submission_status
+    status_checked: bool  # a system's status must be one of the four of the rules
+    seeds_checked: bool  # every run must log a seed, and all seeds must differ
     # A closed score that needs fewer samples than the reference, but is allowed, is scaled up: scaling.json.
     scaled: bool
     repo_checker: bool  # the official repo_checker knows this ruleset
 
 
 def ruleset(name: str) -> Ruleset:
-    """The ruleset of that name, such as 5.0.0; UsageError where BERT has none."""
+    """Return the ruleset of that name, such as 5.0.0. Raises UsageError if it does not include BERT."""
     if name not in RULESETS:
         raise UsageError(f"--ruleset {name}: there is no such ruleset for BERT; allowed are {', '.join(RULESETS)}")
     return _rulesets()[name]

@@ -1,4 +1,4 @@
-"""MLPerf's score of a set of runs, the spread of their times, and whether samples or throughput cause it."""
+"""MLPerf's score of a set of runs, and the spread of their times with its main cause: samples or throughput."""
 
 import math
 from collections.abc import Sequence
@@ -10,34 +10,34 @@ from podium.mllog.run import Run
 
 
 class TimeSpread(NamedTuple):
-    """How far the times of a result's runs lie apart, and why."""
+    """Spread of the times of a result's runs, and its cause."""
 
-    relative: float  # standard deviation of the seconds by their mean
-    # Of the variance of log seconds, what the samples trained on account for; what is left, the throughput does. As
-    # seconds are samples / rate, it is cov(log seconds, log samples) / var(log seconds), so that both shares add up to
-    # 1; a share below 0 or above 1 means that the two work against each other. None where samples are not known.
+    relative: float  # standard deviation of the seconds, divided by their mean
+    # Share of the variance of log seconds that the number of samples explains; throughput explains the rest. As
+    # seconds = samples / rate, it is cov(log seconds, log samples) / var(log seconds), and both shares add up to 1. A
+    # share below 0 or above 1 means that the two effects are opposed. None where samples are not known.
     samples_share: float | None
 
     @property
     def cause(self) -> str | None:
-        """`samples` or `throughput`, whichever accounts for more."""
+        """Return `samples` or `throughput`, whichever explains more; None where unknown."""
         if self.samples_share is None:
             return None
         return "samples" if self.samples_share >= 0.5 else "throughput"
 
 
 def score_seconds(seconds: Sequence[float]) -> float | None:
-    """MLPerf's score of ten runs: their mean without the fastest and the slowest.
+    """MLPerf's score of ten runs in seconds: their olympic mean, without the fastest and the slowest.
 
-    A run that did not reach the target counts as infinite: one of them is the slowest, two leave no score. None then,
-    and for another number of runs.
+    A run that did not reach the target counts as infinite: one such run is dropped as the slowest, two leave no score.
+    None then, and for another number of runs.
     """
     counted = sorted(seconds)[1:-1]
     return mean(counted) if len(seconds) == RUNS and math.isfinite(counted[-1]) else None
 
 
 def window_scores(seconds: Sequence[float]) -> list[float]:
-    """The score of every window of ten consecutive runs; infinite where it has none."""
+    """Score every window of ten consecutive runs, in seconds; inf without one. ValueError for fewer than ten runs."""
     if len(seconds) < RUNS:
         raise ValueError(f"{len(seconds)} runs have no window of {RUNS}")
     windows = (seconds[first : first + RUNS] for first in range(len(seconds) - RUNS + 1))
@@ -45,18 +45,18 @@ def window_scores(seconds: Sequence[float]) -> list[float]:
 
 
 def median_window(scores: Sequence[float]) -> int:
-    """The window whose score is the median, the slower of two in the middle, the earlier of equal ones."""
+    """Index of the window with the median score: of an even number the slower middle one, of equal ones the first."""
     middle = sorted(scores)[len(scores) // 2]
     return scores.index(middle)
 
 
 def counted_seconds(run: Run) -> float:
-    """As the score takes it: infinite for a run that did not converge."""
+    """Seconds of a run as the score counts them: inf for a run that did not converge."""
     return run.seconds if run.converged and run.seconds is not None else math.inf
 
 
 def time_spread(runs: Sequence[Run]) -> TimeSpread | None:
-    """Of the runs that converged; None for fewer than three, or where all take the same time."""
+    """Spread of the times of the runs that converged; None for fewer than three runs, or if all times are equal."""
     times = [(run.seconds, run.trained) for run in runs if run.converged and run.seconds is not None]
     seconds = [time for time, _ in times]
     if len(seconds) < 3 or max(seconds) == min(seconds):

@@ -1,7 +1,7 @@
-"""Writes the result log: every line through mlperf_logging, one file a run, flushed line by line.
+"""Writes the result log through mlperf_logging: one file per run, flushed line by line.
 
-What a log must contain to pass every ruleset from 1.1.0 to 5.0.0 is written here once; the implementation determines
-when each line is due.
+The content of a log that passes every ruleset from 1.1.0 to 5.0.0 is defined here; the implementation calls each
+method at the right time.
 """
 
 import logging
@@ -21,27 +21,24 @@ from podium.core.files import write_atomically, write_error
 from podium.core.paths import CODE_FOLDER
 from podium.mllog.lines import Event, parse_stream
 
-# A key of our own, in the log of a run that was begun again from a checkpoint: no submission may include it.
+# Podium's key in the log of a run that was restarted from a checkpoint: such a log must not be submitted.
 RESTARTED = "podium_restarted"
-# And in the log of a run during which the machine's clock was set, which is no result either: by how many seconds.
+# Podium's key in the log of a run during which the machine's clock was set, by that number of seconds.
 CLOCK_STEPPED = "podium_clock_stepped"
-CLOCK_TOLERANCE = 1.5  # seconds: a leap second is no fault
+CLOCK_TOLERANCE = 1.5  # seconds: a leap second is allowed
 SUCCESS, ABORTED = constants.SUCCESS, constants.ABORTED
 
 
 class _Handler(logging.FileHandler):
-    """A file handler that does not swallow a full disk."""
+    """A file handler that raises WorkError where logging's own would print a write error and continue."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
-        raise WorkError(f"{self.baseFilename}: the log cannot be written ({error}); see that the disk has space")
+        raise WorkError(f"{self.baseFilename}: the log cannot be written ({error}); check that the disk has space")
 
 
 class ResultLog:
-    """A log being written. Appends, so that a run that broke off can be closed as aborted by another process.
-
-    Times are the machine's clock when the log was opened, and what has passed since by a clock that is never set.
-    """
+    """A log being written. Appends, so that another process can close the log of a failed run as aborted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,8 +47,10 @@ class ResultLog:
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         logger = logging.Logger(f"mllog:{path}", level=logging.INFO)
         logger.addHandler(self._handler)
+        # Times are the wall clock at opening plus time by a monotonic clock, so that setting the clock changes none of
+        # them. They do not start before the last line of an existing log.
         self._opened = self._run_start = Moment.now()
-        self._first_ms = max(1000 * self._opened.wall, _last_time(path))
+        self._first_ms = max(1000 * self._opened.wall, _last_time_ms(path))
         self._mllog = mllog.MLLogger(logger=logger, default_stack_offset=3, root_dir=str(CODE_FOLDER))
 
     def __enter__(self) -> Self:
@@ -61,31 +60,31 @@ class ResultLog:
         self.close()
 
     def close(self) -> None:
-        """WorkError where a line is left over that the disk did not take."""
+        """Close the file. Raises WorkError if the rest of it cannot be written."""
         try:
             self._handler.close()
         except OSError as error:
             raise write_error(self.path, error) from None
 
     def event(self, key: str, value: Any, **metadata: Any) -> None:
-        """A point in time."""
+        """Log a point in time."""
         self._mllog.event(key, value, metadata, time_ms=self._now())
 
     def start(self, key: str, **metadata: Any) -> None:
-        """The start of an interval."""
+        """Log the start of an interval."""
         self._mllog.start(key, metadata=metadata, time_ms=self._now())
 
     def end(self, key: str, **metadata: Any) -> None:
-        """The end of an interval."""
+        """Log the end of an interval."""
         self._mllog.end(key, metadata=metadata, time_ms=self._now())
 
     def _now(self) -> int:
         return int(self._first_ms + 1000 * self._opened.elapsed())
 
-    # The lines of a run, in their order
+    # The lines of a run, in order
 
-    def submission(self, config: RunConfig, caches_cleared: bool) -> None:
-        """Who submits what, whether caches were cleared, and that initialisation begins."""
+    def log_submission(self, config: RunConfig, caches_cleared: bool) -> None:
+        """Log the submission's description, whether caches were cleared, and the start of initialisation."""
         description = config.description
         self.event(constants.SUBMISSION_BENCHMARK, constants.BERT)
         self.event(constants.SUBMISSION_ORG, description.submitter)
@@ -95,12 +94,12 @@ class ResultLog:
         self.event(constants.CACHE_CLEAR, caches_cleared)
         self.start(constants.INIT_START)
 
-    def settings(self, config: RunConfig, optimizer: "UsedOptimizer", tensors: Iterable[str]) -> None:
-        """Seed and hyper-parameters as they are used; in the closed division every initialised tensor too."""
+    def log_settings(self, config: RunConfig, optimizer: "OptimizerHyperparameters", tensors: Iterable[str]) -> None:
+        """Log seed and hyper-parameters as used; in the closed division every initialised tensor too."""
         self.event(constants.SEED, config.seed)
         self.event(constants.GLOBAL_BATCH_SIZE, config.global_batch_size)
         self.event(constants.GRADIENT_ACCUMULATION_STEPS, config.gradient_accumulation_steps)
-        for key, value in optimizer.lines():
+        for key, value in optimizer.log_entries():
             self.event(key, value)
         if config.clipping is not None:
             self.event(constants.OPT_GRADIENT_CLIP_NORM, config.clipping.max_norm)
@@ -109,49 +108,53 @@ class ResultLog:
             for tensor in tensors:
                 self.event(constants.WEIGHTS_INITIALIZATION, True, tensor=tensor)
 
-    def run_starts(self) -> None:
+    def log_run_start(self) -> None:
+        """Log the end of initialisation and the start of the timed run."""
         self.end(constants.INIT_STOP)
         self._run_start = Moment.now()
         self.start(constants.RUN_START)
 
-    def restarts(self, number: int, samples: int) -> None:
-        """The run was begun again for the `number`-th time, where `samples` had been trained on: it is no result."""
+    def log_restart(self, number: int, samples: int) -> None:
+        """Log the `number`-th restart of the run, after `samples` samples: it cannot be submitted."""
         self.event(RESTARTED, number, epoch_num=samples)
 
-    def block_starts(self, samples: int, samples_in_block: int) -> None:
-        """`samples` were trained on so far; epochs are counted in samples."""
+    def log_block_start(self, samples: int, samples_in_block: int) -> None:
+        """Log the start of a block after `samples` samples, which is the unit of epoch_num."""
         self.start(constants.BLOCK_START, first_epoch_num=samples, epoch_count=samples_in_block)
 
-    def block_stops(self, first_sample: int, samples: int) -> None:
+    def log_block_stop(self, first_sample: int, samples: int) -> None:
+        """Log the end of the block that started after `first_sample` samples."""
         self.end(constants.BLOCK_STOP, first_epoch_num=first_sample, epoch_num=samples)
 
-    def evaluation_starts(self, samples: int) -> None:
+    def log_evaluation_start(self, samples: int) -> None:
+        """Log the start of an evaluation after `samples` samples."""
         self.start(constants.EVAL_START, epoch_num=samples)
 
-    def evaluation_stops(self, samples: int, accuracy: float) -> None:
+    def log_evaluation_stop(self, samples: int, accuracy: float) -> None:
+        """Log the accuracy of an evaluation, and its end."""
         self.event(constants.EVAL_ACCURACY, accuracy, epoch_num=samples)
         self.end(constants.EVAL_STOP, epoch_num=samples)
 
-    def run_stops(self, status: str, samples: int) -> None:
-        """The end of the timed run, and the number of samples that it was trained on.
+    def log_run_stop(self, status: str, samples: int) -> None:
+        """Log the end of the timed run, and the number of samples trained on.
 
-        Raises WorkError where the machine's clock was set meanwhile: then the log says aborted, whatever the status.
+        Raises WorkError if the machine's clock was set meanwhile; the logged status is aborted then.
         """
-        stepped = self._run_start.clock_step()
-        was_stepped = abs(stepped) > CLOCK_TOLERANCE
+        step_seconds = self._run_start.clock_step()
+        was_stepped = abs(step_seconds) > CLOCK_TOLERANCE
         self.end(constants.RUN_STOP, status=ABORTED if was_stepped else status, epoch_num=samples)
         self.event(constants.TRAIN_SAMPLES, samples)
         if was_stepped:
-            self.event(CLOCK_STEPPED, round(stepped, 3))
+            self.event(CLOCK_STEPPED, round(step_seconds, 3))
             raise WorkError(
-                f"the clock of this machine was set by {stepped:+,.1f} s while the run was timed, allowed are "
-                f"{CLOCK_TOLERANCE} s; the run is no result: keep clocks by slewing alone (chronyd without makestep, "
-                "ntpd -x), and start another one"
+                f"the clock of this machine was set by {step_seconds:+,.1f} s while the run was timed; at most "
+                f"{CLOCK_TOLERANCE} s are allowed. The run is not a result: configure the time service to slew "
+                "only (chronyd without makestep, ntpd -x), and start another run"
             )
 
 
-def _last_time(path: Path) -> float:
-    """The time in milliseconds of a log's last line so far; 0 where there is none."""
+def _last_time_ms(path: Path) -> float:
+    """Latest time_ms in an existing log; 0 without events."""
     if not path.is_file():
         return 0.0
     return max(
@@ -160,8 +163,8 @@ def _last_time(path: Path) -> float:
 
 
 @dataclass(frozen=True)
-class UsedOptimizer:
-    """What an optimizer really uses, read from its parameter groups and its schedule."""
+class OptimizerHyperparameters:
+    """Hyper-parameters in use, read from the optimizer's parameter groups and schedule, not from the configuration."""
 
     algorithm: str
     learning_rate: float
@@ -176,8 +179,8 @@ class UsedOptimizer:
     decay_power: float
     end_learning_rate: float
 
-    def lines(self) -> Iterator[tuple[str, Any]]:
-        """The log lines that tell of it; both names of LAMB's epsilon, since rulesets differ."""
+    def log_entries(self) -> Iterator[tuple[str, Any]]:
+        """Yield key and value of each log line; both names of LAMB's epsilon, since rulesets differ."""
         yield constants.OPT_NAME, self.algorithm
         yield constants.OPT_BASE_LR, self.learning_rate
         yield constants.OPT_END_LR, self.end_learning_rate
@@ -202,25 +205,26 @@ class UsedOptimizer:
 
 
 def close_as_aborted(path: Path, samples: int = 0) -> bool:
-    """Say in a log that broke off after run_start that its run was aborted; False where there was no run to abort.
+    """Complete the log of a run that failed after run_start as aborted; False if the log has no run_start.
 
-    The samples trained on are `samples`, or those of the last event that names more. A last line that was cut off is
-    removed. A log that is closed already stays as it is.
+    The samples trained on are `samples`, or the largest epoch_num in the log. A cut-off last line is removed. A log
+    that is complete is not changed.
     """
     if not path.is_file():
         return False
     content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    events = [item for item in parse_stream(BytesIO(whole)) if isinstance(item, Event)]
+    # A line without its end may be half an event, which the next line must not continue.
+    complete = content[: content.rfind(b"\n") + 1]
+    events = [item for item in parse_stream(BytesIO(complete)) if isinstance(item, Event)]
     keys = {event.key for event in events}
     if constants.RUN_START not in keys:
         return False
-    if whole != content:
-        write_atomically(path, whole)
+    if complete != content:
+        write_atomically(path, complete)
     samples = max(samples, *(event.metadata.get("epoch_num", 0) for event in events))
     with ResultLog(path) as log:
         if constants.RUN_STOP not in keys:
-            log.run_stops(ABORTED, samples)
+            log.log_run_stop(ABORTED, samples)
         elif constants.TRAIN_SAMPLES not in keys:
             log.event(constants.TRAIN_SAMPLES, samples)
     return True

@@ -1,4 +1,4 @@
-"""Finds the runs in the folders that the user names."""
+"""Finds runs in the folders that the user gives."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,79 +9,82 @@ from podium.core.errors import UsageError
 from podium.core.text import format_list
 from podium.run.records import SET_NAME, RunRecord, runs_of_set
 
-# Folders beside those of sets, by what their names begin with.
-NO_RUNS = {
-    "predict_": "what `podium predict` left, which trains nothing; `podium predict` prints it",
-    "bench_": "what `podium bench` left, which measures steps and makes no run; `podium bench` prints it",
+# Folders of other commands, by the prefix of their names.
+OTHER_COMMANDS = {
+    "predict_": "a result of `podium predict`, which trains nothing; `podium predict` prints it",
+    "bench_": "a result of `podium bench`, which measures steps without a run; `podium bench` prints it",
 }
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
-class Found(NamedTuple):
-    """Everything that was named, and what was left out of it."""
+class FoundRuns(NamedTuple):
+    """The runs that were found, and notes on what was left out."""
 
-    sets: Mapping[Path, Sequence[Path]]  # the runs in each folder, in the order of their numbers
+    sets: Mapping[Path, Sequence[Path]]  # runs by folder, sorted by their numbers
     notes: Sequence[str]
 
 
-def find(paths: Sequence[Path]) -> Found:
-    """The runs of these folders, those of one folder together.
+def find_runs(paths: Sequence[Path]) -> FoundRuns:
+    """Find the runs of these folders, grouped by set.
 
-    A folder is a run's, a set's, or a system's: then its newest set is meant. Raises UsageError for anything else, and
-    for a folder that is not there.
+    A folder is that of a run, a set, or a system, which stands for its newest set. Raises UsageError for anything else.
     """
     by_set: dict[Path, set[Path]] = {}
     notes: list[str] = []
     for path in paths:
-        for run in _runs(path, notes):
+        for run in _find_in_folder(path, notes):
             by_set.setdefault(run.parent, set()).add(run)
-    return Found({path: sorted(runs, key=_order) for path, runs in by_set.items()}, list(dict.fromkeys(notes)))
+    return FoundRuns({path: sorted(runs, key=_sort_key) for path, runs in by_set.items()}, list(dict.fromkeys(notes)))
 
 
-def _runs(path: Path, notes: list[str]) -> list[Path]:
+def _find_in_folder(path: Path, notes: list[str]) -> list[Path]:
     if not path.exists():
-        raise UsageError(f"{path}: there is no such folder; name one under runs/, such as runs/laptop")
+        raise UsageError(f"{path}: there is no such folder; give one under runs/, such as runs/laptop")
     if not path.is_dir():
-        raise UsageError(f"{path}: is a file; name the folder of a run, runs/SYSTEM/DATE_TIME/run_N")
+        raise UsageError(f"{path}: is a file; give the folder of a run, runs/SYSTEM/DATE_TIME/run_N")
     path = path.resolve()
     if RunRecord(RunFolder(path)).written:
         return [path]
     runs = _runs_of_set(path)
     if runs:
         return runs
-    sets = [folder for folder in _folders(path) if SET_NAME.fullmatch(folder.name) and _runs_of_set(folder)]
+    sets = [folder for folder in _list_folders(path) if SET_NAME.fullmatch(folder.name) and _runs_of_set(folder)]
     if sets:
         newest = max(sets, key=lambda folder: folder.name)
         if len(sets) > 1:
-            notes.append(f"{path}: of its {len(sets):,} sets of runs the newest is told, {newest.name}; others by name")
+            notes.append(
+                f"{path}: has {len(sets):,} sets of runs; the newest is reported, {newest.name}. Others need their path"
+            )
         return _runs_of_set(newest)
-    raise UsageError(f"{path}: {_why_none(path)}")
+    raise UsageError(f"{path}: {_explain_no_runs(path)}")
 
 
 def _runs_of_set(path: Path) -> list[Path]:
     return [run.path for run in runs_of_set(path) if run.written]
 
 
-def _folders(path: Path) -> list[Path]:
+def _list_folders(path: Path) -> list[Path]:
     try:
         return sorted(folder for folder in path.iterdir() if folder.is_dir())
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); see who may read it") from None
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
 
 
-def _order(run: Path) -> tuple[int, str]:
+def _sort_key(run: Path) -> tuple[int, str]:
     return RunRecord(RunFolder(run)).number, run.name
 
 
-def _why_none(path: Path) -> str:
-    for beginning, words in NO_RUNS.items():
-        if path.name.startswith(beginning):
-            return f"is {words}"
+def _explain_no_runs(path: Path) -> str:
+    for prefix, description in OTHER_COMMANDS.items():
+        if path.name.startswith(prefix):
+            return f"is {description}"
     if any((path / name).exists() for name in ("tuning.svg", "trials", "study.yaml", "report.json")):
-        return "is what `podium tune` works in; its report.json and tuning.svg tell of it, or name a trial's folder"
+        return "is the folder of `podium tune`; see its report.json and tuning.svg, or give a trial's folder"
     systems = [
-        folder.name for folder in _folders(path) if any(SET_NAME.fullmatch(below.name) for below in _folders(folder))
+        folder.name
+        for folder in _list_folders(path)
+        if any(SET_NAME.fullmatch(below.name) for below in _list_folders(folder))
     ]
     if systems:
-        return f"holds folders of systems; name one of them: {format_list(systems, MOST_NAMED)}"
-    return "holds no run; name runs/SYSTEM, a set in it (runs/SYSTEM/DATE_TIME) or a run (runs/SYSTEM/DATE_TIME/run_N)"
+        return f"has folders of systems; give one of them: {format_list(systems, MAX_NAMED)}"
+    return "has no run; give runs/SYSTEM, a set in it (runs/SYSTEM/DATE_TIME) or a run (runs/SYSTEM/DATE_TIME/run_N)"

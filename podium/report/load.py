@@ -1,4 +1,4 @@
-"""Loads a run from its folder. A missing or damaged file leaves its values empty and adds a note."""
+"""Loads runs from their folders. A missing or damaged file leaves its values empty and adds a note."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,18 +10,18 @@ from podium.core.files import open_regular
 from podium.core.json_files import parse_json
 from podium.core.locks import is_locked
 from podium.core.yaml_files import parse_yaml
-from podium.mllog.lines import parse
+from podium.mllog.lines import parse_bounded_json
 from podium.mllog.run import as_number
-from podium.report.find import Found
+from podium.report.find import FoundRuns
 from podium.report.metrics import Metrics, read_metrics
-from podium.report.rates import Logs
+from podium.report.rates import ResultLogs
 from podium.report.run import (
     BROKE_OFF,
     MISSED,
+    NO_END,
     NOT_BEGUN,
     REACHED,
     SAVED,
-    SILENT,
     TRAINED,
     UNDER_WAY,
     ReportedRun,
@@ -30,54 +30,54 @@ from podium.report.run import (
 )
 from podium.run.source import read_source
 
-MOST_BYTES = 1 << 20  # of a file beside the metrics; a resolved configuration has 3 kB
-MOST_SETTINGS = 500
-MOST_TEXT = 300
-# Told first and in this order; phases of other names follow.
+MAX_BYTES = 1 << 20  # of any file but the metrics; a resolved configuration has 3 kB
+MAX_SETTINGS = 500
+MAX_TEXT = 300
+# In this order; other phases follow.
 PHASES = ("data_wait", "forward", "backward", "synchronisation", "optimizer", "evaluation")
-MOST_PHASES = 24
-MOST_RESTARTS = 1_000
-MOST_CODES = 10
-SAVED_CODE = 143
+MAX_PHASES = 24
+MAX_RESTARTS = 1_000
+MAX_CODES = 10
+SAVED_EXIT_CODE = 143  # 128 + SIGTERM: the run saved a checkpoint and stopped
 
 
-def read_sets(found: Found) -> list[ReportedSet]:
+def read_sets(found: FoundRuns) -> list[ReportedSet]:
     """Read all runs that were found."""
     sets = []
     for path, runs in found.sets.items():
-        logs = Logs(path)
+        logs = ResultLogs(path)
         sets.append(ReportedSet(path, tuple(_read_run(run, logs) for run in runs)))
     return sets
 
 
-def _read_run(path: Path, logs: Logs) -> ReportedRun:
-    """One run's folder, whatever it holds; `logs` are those of its set."""
+def _read_run(path: Path, logs: ResultLogs) -> ReportedRun:
+    """Read the folder of one run; `logs` are those of its set."""
     folder, notes = RunFolder(path), list[str]()
-    settings = _settings(folder, notes)
+    settings = _read_settings(folder, notes)
     try:
         metrics = read_metrics(folder.metrics)
     except OSError as error:
         notes.append(f"{folder.metrics.name}: cannot be read ({error.strerror})")
         metrics = Metrics()
-    summary = _json(folder.summary, notes)
+    summary = _read_json_object(folder.summary, notes)
     totals = _totals(summary)
     if summary and not totals:
-        notes.append(f"{folder.summary.name}: holds no totals of a run")
-    failure, code = _failure(folder, notes)
+        notes.append(f"{folder.summary.name}: has no totals of a run")
+    failure, code = _read_failure(folder, notes)
     source = read_source(folder.source)
-    restarts, seed = tuple(_restarts(folder, notes)), settings.get("seed")
+    restarts, seed = tuple(_read_restarts(folder, notes)), settings.get("seed")
     accuracies = tuple(one.accuracy for one in metrics.evaluations)
     rates = () if restarts else logs.rates(folder, seed if isinstance(seed, int) else None, accuracies)
-    notes += _damage(folder, metrics, ended=bool(totals))
+    notes += _metrics_notes(folder, metrics, ended=bool(totals))
     if source is not None and len(source.codes) > 1:
-        codes = ", then by ".join(code[:12] for code in source.codes[:MOST_CODES])
-        notes.append(f"{folder.source.name}: begun by code {codes}: the code was changed before the run was resumed")
+        codes = ", then by ".join(code[:12] for code in source.codes[:MAX_CODES])
+        notes.append(f"{folder.source.name}: started by code {codes}: the code was changed before the run was resumed")
     return ReportedRun(
         folder=path,
         outcome=_outcome(folder, summary if totals else {}, settings, metrics, failure, code),
         settings=settings,
-        code=source.code[:MOST_TEXT] if source else None,
-        commit=source.commit[:MOST_TEXT] if source and source.commit else None,
+        code=source.code[:MAX_TEXT] if source else None,
+        commit=source.commit[:MAX_TEXT] if source and source.commit else None,
         metrics=metrics,
         totals=totals,
         phases_ms=_phases(summary) if totals else {},
@@ -104,18 +104,18 @@ def _outcome(
     if is_locked(folder.lock):
         return UNDER_WAY
     if failure is not None:
-        return SAVED if code == SAVED_CODE else BROKE_OFF
-    return SILENT if metrics.steps else NOT_BEGUN
+        return SAVED if code == SAVED_EXIT_CODE else BROKE_OFF
+    return NO_END if metrics.steps else NOT_BEGUN
 
 
-def _content(path: Path, notes: list[str]) -> str | None:
-    """The text of a small file; None where there is none, and with a note where it cannot be had."""
+def _read_text(path: Path, notes: list[str]) -> str | None:
+    """Read the text of a small file; None if it is missing, also with a note if it cannot be read."""
     try:
         with open_regular(path) as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) <= MOST_BYTES:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) <= MAX_BYTES:
             return content.decode("utf-8")
-        notes.append(f"{path.name}: has more than {MOST_BYTES:,} bytes and is not read")
+        notes.append(f"{path.name}: has more than {MAX_BYTES:,} bytes and is not read")
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -125,47 +125,47 @@ def _content(path: Path, notes: list[str]) -> str | None:
     return None
 
 
-def _json(path: Path, notes: list[str]) -> Mapping[str, Any]:
-    """The object that a file holds; an empty one, with a note, where it holds none."""
-    text = _content(path, notes)
+def _read_json_object(path: Path, notes: list[str]) -> Mapping[str, Any]:
+    """Read the JSON object in a file; empty if it is missing, also with a note if it is not valid."""
+    text = _read_text(path, notes)
     if text is None:
         return {}
     try:
-        found, _ = parse(text)
+        found, _ = parse_bounded_json(text)
     except ValueError as error:
         notes.append(f"{path.name}: {error}")
         return {}
     if isinstance(found, dict):
         return found
-    notes.append(f"{path.name}: is no JSON object")
+    notes.append(f"{path.name}: is not a JSON object")
     return {}
 
 
-def _settings(folder: RunFolder, notes: list[str]) -> dict[str, Setting]:
-    text = _content(folder.config, notes)
+def _read_settings(folder: RunFolder, notes: list[str]) -> dict[str, Setting]:
+    text = _read_text(folder.config, notes)
     if text is None:
         if not notes:
-            notes.append(f"{folder.config.name}: is missing, so that settings are not known")
+            notes.append(f"{folder.config.name}: is missing, so that settings are unknown")
         return {}
     try:
         document = parse_yaml(text, folder.config.name)
     except UsageError:
-        notes.append(f"{folder.config.name}: is no YAML that can be read, so that settings are not known")
+        notes.append(f"{folder.config.name}: is not valid YAML, so that settings are unknown")
         return {}
     found: dict[str, Setting] = {}
-    for key, value in _leaves(document, ""):
-        if len(found) == MOST_SETTINGS:
-            notes.append(f"{folder.config.name}: holds more than {MOST_SETTINGS} settings; the first are read")
+    for key, value in _flatten(document, ""):
+        if len(found) == MAX_SETTINGS:
+            notes.append(f"{folder.config.name}: has more than {MAX_SETTINGS} settings; the others are ignored")
             break
         found[key] = value
     return found
 
 
-def _leaves(value: Any, key: str) -> Iterator[tuple[str, Setting]]:
-    """Each scalar by its dotted key; a list as a text."""
+def _flatten(value: Any, key: str) -> Iterator[tuple[str, Setting]]:
+    """Yield each scalar with its dotted key; a list becomes a text."""
     if isinstance(value, dict):
         for name, below in value.items():
-            yield from _leaves(below, f"{key}.{name}"[:MOST_TEXT] if key else str(name)[:MOST_TEXT])
+            yield from _flatten(below, f"{key}.{name}"[:MAX_TEXT] if key else str(name)[:MAX_TEXT])
     elif key and (value is None or isinstance(value, bool | float)):
         yield key, value
     elif key and isinstance(value, int):
@@ -174,60 +174,63 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Setting]]:
         items = [item for item in value[:50] if not isinstance(item, dict | list)]
         yield key, f"[{', '.join(str(item)[:50] for item in items)}]" if items else "none" if not value else "a list"
     elif key:
-        yield key, str(value)[:MOST_TEXT]
+        yield key, str(value)[:MAX_TEXT]
 
 
 def _totals(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a run's summary; empty for what is none, such as a prediction's."""
+    """Return the numbers of a run's summary; empty for another summary, such as that of `podium predict`."""
     if not isinstance(summary.get("reached_target"), bool) or as_number(summary.get("seconds")) is None:
         return {}
-    totals = {key: float(number) for key, value in summary.items() if (number := _plain(value)) is not None}
+    totals = {key: float(number) for key, value in summary.items() if (number := _scalar_number(value)) is not None}
     evaluation, phases = summary.get("evaluation"), _phases(summary)
     share = as_number(evaluation.get("share_of_run")) if isinstance(evaluation, dict) else None
     if share is None and "evaluation" in phases and sum(phases.values()) > 0:
-        share = phases["evaluation"] / sum(phases.values())  # as runs of older versions tell it
+        share = phases["evaluation"] / sum(phases.values())  # for runs of older versions
     if share is not None:
         totals["evaluation_share"] = share
     return totals
 
 
-def _plain(value: Any) -> float | None:
+def _scalar_number(value: Any) -> float | None:
     return None if isinstance(value, list) else as_number(value)
 
 
 def _phases(summary: Mapping[str, Any]) -> dict[str, float]:
-    told = summary.get("phases_ms")
-    if not isinstance(told, dict):
+    phases = summary.get("phases_ms")
+    if not isinstance(phases, dict):
         return {}
-    known = {name: number for name, value in told.items() if (number := _plain(value)) is not None and number >= 0}
+    known = {
+        name: number for name, value in phases.items() if (number := _scalar_number(value)) is not None and number >= 0
+    }
     names = dict.fromkeys([*(name for name in PHASES if name in known), *known])
-    return {name[:40]: known[name] for name in list(names)[:MOST_PHASES]}
+    return {name[:40]: known[name] for name in list(names)[:MAX_PHASES]}
 
 
-def _failure(folder: RunFolder, notes: list[str]) -> tuple[str | None, float | None]:
-    """What a process told before the run broke off, and the exit code that goes with it."""
-    told = _json(folder.path / "failure.json", notes)
-    return _text(told.get("message")), _plain(told.get("exit_code"))
+def _read_failure(folder: RunFolder, notes: list[str]) -> tuple[str | None, float | None]:
+    """Read the message and exit code of the process that ended the run with an error."""
+    failure = _read_json_object(folder.path / "failure.json", notes)
+    return _text(failure.get("message")), _scalar_number(failure.get("exit_code"))
 
 
 def _text(value: Any) -> str | None:
-    return value[:MOST_TEXT] if isinstance(value, str) and value else None
+    return value[:MAX_TEXT] if isinstance(value, str) and value else None
 
 
-def _restarts(folder: RunFolder, notes: list[str]) -> Iterator[float]:
-    text = _content(folder.path / "restarts.jsonl", notes) or ""
-    for line in text.splitlines()[:MOST_RESTARTS]:
+def _read_restarts(folder: RunFolder, notes: list[str]) -> Iterator[float]:
+    text = _read_text(folder.path / "restarts.jsonl", notes) or ""
+    for line in text.splitlines()[:MAX_RESTARTS]:
         try:
             samples = as_number(parse_json(line)["samples"])
         except (ValueError, KeyError, TypeError):
             samples = None
         if samples is None:
-            notes.append("restarts.jsonl: holds a line that is no restart")
+            notes.append("restarts.jsonl: has a line that is not a restart")
             return
         yield samples
 
 
-def _damage(folder: RunFolder, metrics: Metrics, ended: bool) -> Iterator[str]:
+def _metrics_notes(folder: RunFolder, metrics: Metrics, ended: bool) -> Iterator[str]:
+    """Describe what is damaged or missing in metrics.jsonl, and values that are not finite."""
     name = folder.metrics.name
     if metrics.damaged:
         lines = "line is" if metrics.damaged == 1 else "lines are"
@@ -236,13 +239,13 @@ def _damage(folder: RunFolder, metrics: Metrics, ended: bool) -> Iterator[str]:
             f"{metrics.why_damaged}"
         )
     if metrics.unfinished and ended:
-        yield f"{name}: its last line has no end, and is left out"
+        yield f"{name}: its last line is incomplete and left out"
     if metrics.backwards:
-        yield f"{name}: samples go back in line {metrics.backwards:,}, so that some steps are told twice"
+        yield f"{name}: samples decrease in line {metrics.backwards:,}, so that some steps are repeated"
     if ended and not metrics.steps:
         yield f"{name}: is missing or empty, so that there are no curves"
     for quantity, found in metrics.not_finite.items():
         times = "once" if found.count == 1 else f"{found.count:,} times"
-        yield f"{quantity} was no finite number {times}, first after {found.samples:,.0f} samples; left out of curves"
+        yield f"{quantity} was not a finite number {times}, first after {found.samples:,.0f} samples; omitted in curves"
     if folder.not_finite.is_file():
-        yield f"{folder.not_finite.name}: holds the batch whose loss was not finite, which ended the run"
+        yield f"{folder.not_finite.name}: has the batch whose loss was not finite, which ended the run"

@@ -1,12 +1,12 @@
-"""metrics.jsonl of a run, read in one pass, in memory independent of its length: curves, evaluations, totals.
+"""Reads metrics.jsonl of a run in one pass and bounded memory: curves, evaluations, totals.
 
-A file that is still being written ends in half a line, and a file of a disk that failed may contain anything: a line
-that is no step, no evaluation and no skipped step is counted and reported, never guessed at.
+A file that is still being written may end in half a line, and a file of a failed disk may contain anything. A line
+other than a step, an evaluation or a skipped step is counted and reported.
 
-Curves of any number of points are downsampled into a bounded number of bins that hide no extreme. A bin has the
+Curves of any number of points are downsampled into a bounded number of bins without losing extremes. A bin has the
 least and the greatest value of its points with their positions, their sum and their number. When there are too many
-bins, each is merged with its neighbour, so that memory does not grow with the number of points, one pass is enough,
-and a line drawn through the extremes looks like one drawn through all points.
+bins, each is merged with its neighbour: one pass is enough, memory does not grow with the number of points, and a line
+through the extremes looks like one through all points.
 """
 
 import math
@@ -23,34 +23,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podium.core.files import open_regular
-from podium.mllog.lines import parse
+from podium.mllog.lines import parse_bounded_json
 from podium.mllog.run import as_number
 
-RESOLUTION = 1e-4  # relative: values of a distribution that are closer are one
+RESOLUTION = 1e-4  # relative width of the bins of a distribution
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Of n numbers."""
+class Statistics:
+    """Summary statistics of n numbers. The field names are keys of the JSON report."""
 
     n: int
     mean: float
-    sd: float | None  # sample standard deviation; None of one number
+    sd: float | None  # sample standard deviation; None for one number
     least: float
     greatest: float
 
 
-def spread(values: Iterable[float]) -> Spread | None:
-    """None for no number at all."""
+def summarise(values: Iterable[float]) -> Statistics | None:
+    """Compute the statistics of some numbers; None without any."""
     numbers = list(values)
     if not numbers:
         return None
     sd = stdev(numbers) if len(numbers) > 1 else None
-    return Spread(len(numbers), fmean(numbers), sd, min(numbers), max(numbers))
+    return Statistics(len(numbers), fmean(numbers), sd, min(numbers), max(numbers))
 
 
 class Distribution:
-    """How often positive numbers came up, to RESOLUTION, in memory that does not grow with how many they are."""
+    """Histogram of positive numbers in logarithmic bins of RESOLUTION, in memory independent of their count."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -59,10 +59,10 @@ class Distribution:
         self._counts[round(math.log(value) / RESOLUTION)] += 1
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:
-        """The least value that at least such a share of all values does not exceed, for each share."""
+        """Return for each share the least value that this share of all values does not exceed."""
         keys = sorted(self._counts)
-        seen = list(accumulate(self._counts[key] for key in keys))
-        places = [bisect_left(seen, share * self.total) for share in shares] if keys else []
+        cumulative = list(accumulate(self._counts[key] for key in keys))
+        places = [bisect_left(cumulative, share * self.total) for share in shares] if keys else []
         return [math.exp(keys[place] * RESOLUTION) for place in places]
 
     @property
@@ -70,33 +70,33 @@ class Distribution:
         return self._counts.total()
 
 
-BINS = 512  # at most in a curve; at least half of it where there are as many points
-CHUNK = 1024  # points that are taken up at once
+BINS = 512  # maximum in a curve; at least half of it for as many points
+CHUNK = 1024  # points that are buffered before they are binned, at full resolution
 
 Numbers = NDArray[np.float64]
 
 
 class Curve(NamedTuple):
-    """One quantity over samples, in bins of neighbouring points; every array is [bins], in the order of the points."""
+    """A quantity over samples, in bins of neighbouring points; every array is [bins], in the order of the points."""
 
-    first_at: Numbers  # where the bin's first point is
+    first_at: Numbers  # position of the bin's first point
     last_at: Numbers
     low: Numbers
-    low_at: Numbers  # where the least value is
+    low_at: Numbers  # position of the least value
     high: Numbers
     high_at: Numbers
-    total: Numbers
+    total: Numbers  # sum of the values
     size: Numbers  # points in the bin, at least 1
 
     @classmethod
     def of_points(cls, at: Sequence[float], values: Sequence[float]) -> "Curve":
-        """A bin for each point."""
+        """Make a curve with one bin per point."""
         places, numbers = np.array(at, np.float64), np.array(values, np.float64)
         return cls(places, places, numbers, places, numbers, places, numbers, np.ones(len(numbers)))
 
     @property
     def at(self) -> Numbers:
-        """The middle between the bin's first and last point."""
+        """Position of each bin: the middle between its first and last point, [bins]."""
         return (self.first_at + self.last_at) / 2
 
     @property
@@ -120,19 +120,19 @@ class Curve(NamedTuple):
         return float(self.high.max())
 
     @property
-    def whole(self) -> bool:
+    def is_exact(self) -> bool:
         """Whether every bin is a single point."""
         return bool((self.size == 1).all())
 
-    def at_most(self, bins: int) -> "Curve":
-        """The same with fewer bins: `bins`, or up to half of it less."""
+    def downsample(self, bins: int) -> "Curve":
+        """Return the curve with between bins / 2 and `bins` bins."""
         curve = self
         while len(curve.low) > max(bins, 1):
             curve = curve.halved()
         return curve
 
     def halved(self) -> "Curve":
-        """Every bin with its neighbour; the last of an odd number stays as it is."""
+        """Merge every two neighbouring bins; the last of an odd number remains."""
         even = len(self.low) // 2 * 2
         left, right = (Curve(*(column[start:even:2] for column in self)) for start in (0, 1))
         lower, higher = right.low < left.low, right.high > left.high
@@ -146,14 +146,15 @@ class Curve(NamedTuple):
             left.total + right.total,
             left.size + right.size,
         )
-        return joined.followed_by(Curve(*(column[even:] for column in self)))
+        return joined.concatenate(Curve(*(column[even:] for column in self)))
 
-    def followed_by(self, more: "Curve") -> "Curve":
+    def concatenate(self, more: "Curve") -> "Curve":
+        """Append the bins of another curve."""
         return Curve(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
 
 
-class Thinner:
-    """Takes the points of one quantity one by one, each a place and a value."""
+class Downsampler:
+    """Downsamples points of one quantity, added one by one, to a curve of at most BINS bins."""
 
     def __init__(self) -> None:
         self._at: list[float] = []
@@ -162,51 +163,53 @@ class Thinner:
         self._halvings = 0
 
     def add(self, at: float, value: float) -> None:
-        """NaN, which stands for no value, is left out."""
+        """Add a point; a value of NaN is left out."""
         if math.isnan(value):
             return
         self._at.append(at)
         self._values.append(value)
+        # The buffer grows slowly with the size of a bin, so that each flush adds whole bins at little cost.
         if len(self._at) >= CHUNK << self._halvings.bit_length():
-            self._take_up()
+            self._flush()
 
-    def _take_up(self) -> None:
+    def _flush(self) -> None:
+        """Bin the buffered points, each as often as the bins before them were merged."""
         new = Curve.of_points(self._at, self._values)
         self._at.clear()
         self._values.clear()
         for _ in range(self._halvings):
             new = new.halved()
-        self._curve = self._curve.followed_by(new)
+        self._curve = self._curve.concatenate(new)
         while len(self._curve.low) > BINS:
             self._curve = self._curve.halved()
             self._halvings += 1
 
     def curve(self) -> Curve | None:
-        """None without a value."""
-        self._take_up()
+        """Return the curve of all points; None without any."""
+        self._flush()
         return self._curve if len(self._curve.low) else None
 
 
-def extremes(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """Those of the points, each a place and a value, that a curve of at most `most` points must go through.
+def extremes(points: Sequence[tuple[float, float]], limit: int) -> list[tuple[float, float]]:
+    """Select at most `limit` of the points, each a position and a value, without losing extremes.
 
-    All of them where they are so few; else the least and the greatest of each bin, in the order of their places.
+    All points if there are no more; else the least and the greatest of each bin, sorted by position.
     """
-    if len(points) <= most:
+    if len(points) <= limit:
         return list(points)
-    bins = Curve.of_points(*zip(*points, strict=True)).at_most(most // 2)
+    bins = Curve.of_points(*zip(*points, strict=True)).downsample(limit // 2)
     lows = zip(bins.low_at.tolist(), bins.low.tolist(), strict=True)
     highs = zip(bins.high_at.tolist(), bins.high.tolist(), strict=True)
     return sorted({*lows, *highs})
 
 
 MAX_LINE = 1 << 16  # bytes; a step's line has about 300
-MOST_EVALUATIONS = 10_000
-GREATEST = 1e100  # a quantity beyond it counts as not finite: sums of such values have no meaning
-NOTHING = math.nan
+MAX_EVALUATIONS = 10_000
+MAX_MAGNITUDE = 1e100  # larger values count as not finite, since their sums may overflow
+NO_VALUE = math.nan
 
 
-# Of a step: a number, NOTHING where the step does not have it, anything else where it was not finite.
+# Quantities of a step.
 QUANTITIES = (
     "masked_lm_loss",
     "next_sentence_loss",
@@ -219,15 +222,16 @@ QUANTITIES = (
 
 
 def _quantity(name: str, line: Mapping[str, Any]) -> Any:
+    """Return a quantity of a step: a number, NO_VALUE if the step has none, anything else if it was not finite."""
     if name != "padding_share":
-        return line.get(name, NOTHING)
+        return line.get(name, NO_VALUE)
     tokens, slots = as_number(line.get("tokens")), as_number(line.get("slots"))
-    return 1 - tokens / slots if tokens is not None and slots and 0 <= tokens <= slots else NOTHING
+    return 1 - tokens / slots if tokens is not None and slots and 0 <= tokens <= slots else NO_VALUE
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run."""
+    """One evaluation of a run. The field names are keys of the JSON report."""
 
     samples: float  # trained on until then
     accuracy: float
@@ -237,7 +241,7 @@ class Evaluation:
 
 @dataclass
 class NotFinite:
-    """Values of one quantity that were infinite, or no number."""
+    """Values of one quantity that were infinite or not a number. The field names are keys of the JSON report."""
 
     count: int
     samples: float  # trained on at the first of them
@@ -245,23 +249,23 @@ class NotFinite:
 
 @dataclass
 class Metrics:
-    """What the lines of a run told."""
+    """The content of a run's metrics.jsonl."""
 
     steps: int = 0
-    samples: float = 0  # the most that any step tells
+    samples: float = 0  # maximum over the steps
     tokens: float = 0
     slots: float = 0
-    skipped: int = 0  # steps that overflow had skipped
-    curves: Mapping[str, Curve] = field(default_factory=dict)  # of QUANTITIES, those that are told at all
-    # Of the busiest rank's tokens by the mean rank's, over the steps.
+    skipped: int = 0  # steps skipped because of overflow
+    curves: Mapping[str, Curve] = field(default_factory=dict)  # of those QUANTITIES that have values
+    # Distribution over steps of the busiest rank's tokens divided by the mean rank's.
     balance: Distribution = field(default_factory=Distribution)
     evaluations: list[Evaluation] = field(default_factory=list)
     not_finite: dict[str, NotFinite] = field(default_factory=dict)
     damaged: int = 0
     first_damaged: int = 0  # number of the first damaged line, from 1
     why_damaged: str = ""
-    backwards: int = 0  # number of the first line whose samples are fewer than those of the line before; 0 for none
-    unfinished: bool = False  # whether the last line has no end
+    backwards: int = 0  # number of the first step's line with fewer samples than the step before; 0 for none
+    unfinished: bool = False  # whether the last line is incomplete
 
     @property
     def padding_share(self) -> float | None:
@@ -269,16 +273,16 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Read a run's metrics; empty ones where there is no file yet. Raises OSError where it cannot be read."""
-    metrics, thinners = Metrics(), {name: Thinner() for name in QUANTITIES}
+    """Read a run's metrics; empty if there is no file yet. Raises OSError if it cannot be read."""
+    metrics, downsamplers = Metrics(), {name: Downsampler() for name in QUANTITIES}
     if not path.is_file():
         return metrics
     before = 0.0
-    for number, content in _lines(path, metrics):
+    for number, content in _finished_lines(path, metrics):
         try:
-            line = _event(content)
+            line = _parse_event(content)
             samples = line["samples"]
-            _TAKE[line["event"]](metrics, thinners, line)
+            _HANDLERS[line["event"]](metrics, downsamplers, line)
         except ValueError as error:
             metrics.damaged += 1
             if metrics.damaged == 1:
@@ -288,12 +292,12 @@ def read_metrics(path: Path) -> Metrics:
             if samples < before and not metrics.backwards:
                 metrics.backwards = number
             before = samples
-    metrics.curves = {name: curve for name, one in thinners.items() if (curve := one.curve()) is not None}
+    metrics.curves = {name: curve for name, one in downsamplers.items() if (curve := one.curve()) is not None}
     return metrics
 
 
-def _lines(path: Path, metrics: Metrics) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each finished line; of one that is too long, its beginning."""
+def _finished_lines(path: Path, metrics: Metrics) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of each complete line; of an overlong line, its first MAX_LINE bytes."""
     with open_regular(path) as file:
         number = 0
         while line := file.readline(MAX_LINE):
@@ -308,34 +312,34 @@ def _lines(path: Path, metrics: Metrics) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _event(content: bytes) -> dict[str, Any]:
-    """The line as a JSON object with a known event and its number of samples. ValueError says why it is none."""
+def _parse_event(content: bytes) -> dict[str, Any]:
+    """Parse a line as a JSON object with a known event and a number of samples. Raises ValueError with the reason."""
     if len(content) >= MAX_LINE:
         raise ValueError(f"is longer than {MAX_LINE:,} bytes")
     try:
-        line, _ = parse(content.decode("utf-8"))
+        line, _ = parse_bounded_json(content.decode("utf-8"))
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8") from None
     if not isinstance(line, dict):
-        raise ValueError("is no JSON object")
-    if not isinstance(line.get("event"), str) or line["event"] not in _TAKE:
-        raise ValueError(f"has an event that is none of {', '.join(_TAKE)}")
+        raise ValueError("is not a JSON object")
+    if not isinstance(line.get("event"), str) or line["event"] not in _HANDLERS:
+        raise ValueError(f"has an event other than {', '.join(_HANDLERS)}")
     samples = as_number(line.get("samples"))
-    if samples is None or not 0 <= samples <= GREATEST:
+    if samples is None or not 0 <= samples <= MAX_MAGNITUDE:
         raise ValueError("has no number of samples")
     return {**line, "samples": samples}
 
 
-def _take_step(metrics: Metrics, thinners: Mapping[str, Thinner], line: Mapping[str, Any]) -> None:
+def _add_step(metrics: Metrics, downsamplers: Mapping[str, Downsampler], line: Mapping[str, Any]) -> None:
     values: dict[str, float] = {}
-    for name, thinner in thinners.items():
+    for name, downsampler in downsamplers.items():
         value = _quantity(name, line)
-        if type(value) is not float and (type(value) is not int or abs(value) > GREATEST):
+        if type(value) is not float and (type(value) is not int or abs(value) > MAX_MAGNITUDE):
             value = math.inf
-        if abs(value) > GREATEST:
+        if abs(value) > MAX_MAGNITUDE:
             metrics.not_finite.setdefault(name, NotFinite(0, line["samples"])).count += 1
-            value = NOTHING
-        thinner.add(line["samples"], value)
+            value = NO_VALUE
+        downsampler.add(line["samples"], value)
         values[name] = value
     metrics.steps += 1
     metrics.samples = max(metrics.samples, line["samples"])
@@ -346,22 +350,22 @@ def _take_step(metrics: Metrics, thinners: Mapping[str, Thinner], line: Mapping[
         metrics.balance.add(values["max_over_mean_tokens"])
 
 
-def _take_evaluation(metrics: Metrics, _: Mapping[str, Thinner], line: Mapping[str, Any]) -> None:
+def _add_evaluation(metrics: Metrics, _: Mapping[str, Downsampler], line: Mapping[str, Any]) -> None:
     accuracy = as_number(line.get("accuracy"))
     if accuracy is None or not 0 <= accuracy <= 1:
-        raise ValueError("is an evaluation whose accuracy is no share")
-    if len(metrics.evaluations) >= MOST_EVALUATIONS:
-        raise ValueError(f"is an evaluation after {MOST_EVALUATIONS:,} of them")
+        raise ValueError("is an evaluation whose accuracy is not between 0 and 1")
+    if len(metrics.evaluations) >= MAX_EVALUATIONS:
+        raise ValueError(f"is an evaluation beyond the limit of {MAX_EVALUATIONS:,}")
     rest = (as_number(line.get(key)) for key in ("next_sentence_accuracy", "masked_lm_loss"))
     metrics.evaluations.append(Evaluation(line["samples"], accuracy, *rest))
 
 
-def _take_skipped(metrics: Metrics, _thinners: Mapping[str, Thinner], _line: Mapping[str, Any]) -> None:
+def _add_skipped(metrics: Metrics, _downsamplers: Mapping[str, Downsampler], _line: Mapping[str, Any]) -> None:
     metrics.skipped += 1
 
 
-_TAKE: Mapping[str, Callable[[Metrics, Mapping[str, Thinner], Mapping[str, Any]], None]] = {
-    "step": _take_step,
-    "evaluation": _take_evaluation,
-    "skipped": _take_skipped,
+_HANDLERS: Mapping[str, Callable[[Metrics, Mapping[str, Downsampler], Mapping[str, Any]], None]] = {
+    "step": _add_step,
+    "evaluation": _add_evaluation,
+    "skipped": _add_skipped,
 }

@@ -6,21 +6,21 @@ from functools import cached_property
 from pathlib import Path
 
 from podium.mllog.score import score_seconds
-from podium.report.metrics import Metrics, Spread, spread
+from podium.report.metrics import Metrics, Statistics, summarise
 from podium.report.rates import Rate
 
 REACHED, TRAINED, MISSED = "reached target", "trained to the end", "target not reached"
-UNDER_WAY, SAVED, BROKE_OFF, SILENT, NOT_BEGUN = "under way", "stopped and saved", "broke off", "no end", "not begun"
-# What can have become of a run.
+UNDER_WAY, SAVED, BROKE_OFF, NO_END, NOT_BEGUN = "under way", "stopped and saved", "broke off", "no end", "not begun"
+# Descriptions of the outcomes of a run, which are values of the JSON report.
 OUTCOMES: Mapping[str, str] = {
     REACHED: "reached its target accuracy",
     TRAINED: "has no target accuracy and trained all its samples",
     MISSED: "trained all its samples without reaching its target accuracy",
-    UNDER_WAY: "its processes are at work",
-    SAVED: "was asked to stop and can be gone on with",
-    BROKE_OFF: "failed, and said why",
-    SILENT: "left no totals: killed, or under way on another machine",
-    NOT_BEGUN: "left no step",
+    UNDER_WAY: "is in progress",
+    SAVED: "was stopped and can be resumed",
+    BROKE_OFF: "failed with an error message",
+    NO_END: "has no totals: killed, or in progress on another machine",
+    NOT_BEGUN: "has no step",
 }
 Setting = str | int | float | bool | None
 
@@ -31,37 +31,38 @@ class ReportedRun:
 
     folder: Path
     outcome: str  # one of OUTCOMES
-    settings: Mapping[str, Setting]  # of the resolved configuration, by dotted keys: bert's keys have no section
-    code: str | None  # the hash of the code that made it
+    settings: Mapping[str, Setting]  # of the resolved configuration, by dotted keys; those of `bert` have no prefix
+    code: str | None  # hash of the code that ran it
     commit: str | None
     metrics: Metrics
     totals: Mapping[str, float]  # the numbers of summary.json by its keys, and `evaluation_share`; empty without one
-    phases_ms: Mapping[str, float]  # milliseconds a step of each phase, in the order of a step
-    precision: str | None  # as trained, where the settings leave it to the machine
-    # Sequences/s between evaluations, where a log of the run is found and no restart stood between.
+    phases_ms: Mapping[str, float]  # milliseconds per step of each phase, in the order of a step
+    precision: str | None  # as used, where the settings have `auto`
+    # Sequences/s between evaluations; empty if no log of the run is found, or if it was restarted.
     rates: tuple[Rate, ...]
     failure: str | None
-    restarts: tuple[float, ...]  # samples that each restart went on from
-    notes: tuple[str, ...]  # what is damaged or missing in the folder: a sentence each
+    restarts: tuple[float, ...]  # samples at which each restart resumed
+    notes: tuple[str, ...]  # sentences on what is damaged or missing in the folder
 
     @property
     def name(self) -> str:
-        """Such as run_0."""
+        """Name of the folder, such as run_0."""
         return self.folder.name
 
     @property
     def ended(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the run finished."""
         return bool(self.totals)
 
     @property
     def target(self) -> float | None:
+        """Target accuracy, if the settings have a valid one."""
         target = self.settings.get("target_accuracy")
         return target if isinstance(target, float) and 0 < target <= 1 else None
 
     @cached_property
-    def figures(self) -> Mapping[str, float]:
-        """The totals; of a run without, what its metrics tell so far, which holds no times."""
+    def totals_so_far(self) -> Mapping[str, float]:
+        """Totals; of an unfinished run those of its metrics so far, which have no times."""
         if self.totals:
             return self.totals
         metrics = self.metrics
@@ -80,29 +81,29 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class ReportedSet:
-    """Runs of one folder, in the order of their numbers."""
+    """Runs of one folder, sorted by their numbers."""
 
     path: Path
     runs: tuple[ReportedRun, ...]
 
     @property
     def name(self) -> str:
-        """SYSTEM/DATE_TIME."""
+        """Name of the set, SYSTEM/DATE_TIME."""
         return "/".join(filter(None, (self.path.parent.name, self.path.name)))
 
     @cached_property
-    def to_target(self) -> tuple[ReportedRun, ...]:
-        """Those whose seconds and samples are to be held together: if any reached a target, all that did."""
+    def counted_runs(self) -> tuple[ReportedRun, ...]:
+        """Runs that statistics include: those that reached their target; without any, all that finished."""
         reached = tuple(run for run in self.runs if run.outcome == REACHED)
         return reached or tuple(run for run in self.runs if run.ended)
 
-    def over_runs(self, key: str) -> Spread | None:
-        """A figure over the runs of `to_target`; None where none of them has it."""
-        return spread(run.figures[key] for run in self.to_target if key in run.figures)
+    def statistics(self, key: str) -> Statistics | None:
+        """Statistics of a total over `counted_runs`; None if none of them has it."""
+        return summarise(run.totals_so_far[key] for run in self.counted_runs if key in run.totals_so_far)
 
     @property
     def score_seconds(self) -> float | None:
-        """MLPerf's score; None unless it is ten runs with a target that came to their end without a restart."""
+        """MLPerf's score; None unless these are ten finished runs with a target and without restarts."""
         if any(run.outcome not in (REACHED, MISSED) or run.restarts for run in self.runs):
             return None
         times = [run.totals.get("seconds") if run.outcome == REACHED else float("inf") for run in self.runs]
@@ -110,22 +111,22 @@ class ReportedSet:
         return score_seconds(known) if len(known) == len(times) else None
 
     @cached_property
-    def accuracies(self) -> Mapping[float, Spread]:
-        """Accuracy over runs by the samples of the evaluation, for those that at least one run made."""
+    def accuracy_by_samples(self) -> Mapping[float, Statistics]:
+        """Statistics of accuracy over runs, by the samples of the evaluation."""
         found: dict[float, list[float]] = {}
         for run in self.runs:
             for samples, accuracy in {one.samples: one.accuracy for one in run.metrics.evaluations}.items():
                 found.setdefault(samples, []).append(accuracy)
-        return {samples: over for samples, values in sorted(found.items()) if (over := spread(values)) is not None}
+        return {samples: over for samples, values in sorted(found.items()) if (over := summarise(values)) is not None}
 
     @cached_property
     def common_settings(self) -> Mapping[str, Setting]:
-        """Settings that all runs share."""
+        """Settings with the same value in all runs."""
         first, *others = (run.settings for run in self.runs)
         return {key: value for key, value in first.items() if all(key in one and one[key] == value for one in others)}
 
     @cached_property
     def differing_settings(self) -> tuple[str, ...]:
-        """Keys of settings in which runs differ, in the order in which they come."""
+        """Keys of settings in which runs differ, in the order of the configuration."""
         keys = dict.fromkeys(key for run in self.runs for key in run.settings)
         return tuple(key for key in keys if key not in self.common_settings)

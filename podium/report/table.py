@@ -1,4 +1,4 @@
-"""The report as tables in the terminal, and as one JSON object."""
+"""Prints the report as tables in the terminal, and builds its JSON object."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -10,26 +10,36 @@ from rich.text import Text
 
 from podium.core.console import print_line
 from podium.core.text import printable
-from podium.report.page import FIGURES, SETTINGS, Figure, outcome_counts, settings_of, with_spread, written
+from podium.report.page import (
+    REPORT_FIELDS,
+    SETTINGS,
+    ReportField,
+    format_mean_sd,
+    format_setting,
+    outcome_counts,
+    select_settings,
+)
 from podium.report.run import BROKE_OFF, MISSED, REACHED, TRAINED, ReportedRun, ReportedSet
 
 _STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
-BESIDE = 3  # runs of a set that are told side by side, all of their figures; of more, a line each
-_BRIEF = ("seconds", "samples", "accuracy", "sequences_per_second")
+MAX_RUN_COLUMNS = 3  # runs of a set that have a column each; more have a line each with fewer values
+_BRIEF_KEYS = ("seconds", "samples", "accuracy", "sequences_per_second")
 
 
 def as_json(sets: Sequence[ReportedSet], notes: Sequence[str]) -> dict[str, Any]:
-    """All that is told but the curves, which metrics.jsonl holds; plain types alone."""
+    """Return the report as plain types for JSON, without curves, which metrics.jsonl has."""
     return {"sets": [_set_json(one) for one in sets], "notes": list(notes)}
 
 
 def _set_json(one: ReportedSet) -> dict[str, Any]:
-    over = {figure.key: one.over_runs(figure.key) for figure in FIGURES}
+    over = {field.key: one.statistics(field.key) for field in REPORT_FIELDS}
     return {
         "folder": str(one.path),
         "score_seconds": one.score_seconds,
         "over_runs": {key: asdict(spread) for key, spread in over.items() if spread is not None},
-        "accuracy_over_runs": [{"samples": samples, **asdict(spread)} for samples, spread in one.accuracies.items()],
+        "accuracy_over_runs": [
+            {"samples": samples, **asdict(spread)} for samples, spread in one.accuracy_by_samples.items()
+        ],
         "runs": [_run_json(run) for run in one.runs],
     }
 
@@ -40,10 +50,10 @@ def _run_json(run: ReportedRun) -> dict[str, Any]:
         "folder": str(run.folder),
         "outcome": run.outcome,
         "failure": run.failure,
-        "settings": settings_of(run),
+        "settings": select_settings(run),
         "code": run.code,
         "commit": run.commit,
-        **{figure.key: run.figures.get(figure.key) for figure in FIGURES},
+        **{field.key: run.totals_so_far.get(field.key) for field in REPORT_FIELDS},
         "steps": metrics.steps,
         "skipped_steps": metrics.skipped,
         "restarts": list(run.restarts),
@@ -57,13 +67,13 @@ def _run_json(run: ReportedRun) -> dict[str, Any]:
 
 
 def print_sets(console: Console, sets: Sequence[ReportedSet], notes: Sequence[str]) -> None:
-    """Of each set a table of runs, one of what they have in common, and what is damaged or left out."""
+    """Print the tables of each set, the settings that its runs share, notes, and failures."""
     for one in sets:
-        if len(one.runs) > BESIDE:
+        if len(one.runs) > MAX_RUN_COLUMNS:
             console.print(_brief_table(one))
-        console.print(_whole_table(one))
-        if alike := _alike(one):
-            console.print(Text(alike))
+        console.print(_full_table(one))
+        if settings := _common_settings_sentence(one):
+            console.print(Text(settings))
     for note in [*notes, *(f"{one.name}/{run.name}: {note}" for one in sets for run in one.runs for note in run.notes)]:
         print_line(console, note, "yellow")
     for one in sets:
@@ -75,88 +85,90 @@ def print_sets(console: Console, sets: Sequence[ReportedSet], notes: Sequence[st
 def _brief_table(one: ReportedSet) -> Table:
     table = Table(title=Text(printable(one.name)))
     table.add_column("run")
-    figures = [figure for figure in FIGURES if figure.key in _BRIEF]
+    fields = [field for field in REPORT_FIELDS if field.key in _BRIEF_KEYS]
     seeds = "seed" in one.differing_settings
     if seeds:
         table.add_column("seed", justify="right")
-    for figure in figures:
-        table.add_column(figure.column, justify="right", overflow="fold")
+    for field in fields:
+        table.add_column(field.short_title, justify="right", overflow="fold")
     table.add_column("outcome", overflow="fold")
     for run in one.runs:
-        cells = [_cell(run, figure) for figure in figures]
+        cells = [_cell(run, field) for field in fields]
         known = "seed" in run.settings
-        seed = [printable(written(run.settings["seed"])) if known else ""] if seeds else []
+        seed = [printable(format_setting(run.settings["seed"])) if known else ""] if seeds else []
         table.add_row(*map(Text, (printable(run.name), *seed, *cells)), _outcome(run))
     return table
 
 
-def _whole_table(one: ReportedSet) -> Table:
-    """A column each for few runs, or for many a column with mean ± standard deviation."""
-    beside = one.runs if len(one.runs) <= BESIDE else ()
-    counted = len(one.to_target)
+def _full_table(one: ReportedSet) -> Table:
+    """Build the table of all values: a column per run if there are few, and mean ± standard deviation of several."""
+    run_columns = one.runs if len(one.runs) <= MAX_RUN_COLUMNS else ()
+    counted = len(one.counted_runs)
     several = len(one.runs) > 1 and counted > 1
-    table = Table(title=Text(printable(one.name)) if beside else None)
+    table = Table(title=Text(printable(one.name)) if run_columns else None)
     table.add_column("")
-    for run in beside:
+    for run in run_columns:
         table.add_column(Text(printable(run.name)), justify="right", overflow="fold")
-    if several or not beside:
+    if several or not run_columns:
         table.add_column(f"n = {counted}{', mean ± sd' * several}", justify="right", overflow="fold")
-    for title, cells, over in _rows(one, beside):
-        table.add_row(Text(title, "bold"), *cells, *([Text(over)] if several or not beside else []))
+    for title, cells, over in _table_rows(one, run_columns):
+        table.add_row(Text(title, "bold"), *cells, *([Text(over)] if several or not run_columns else []))
     return table
 
 
-def _settings(run: ReportedRun) -> dict[str, str]:
-    """Title and value of the settings that matter, and the code."""
-    found = {SETTINGS[key]: printable(written(value)) for key, value in settings_of(run).items()}
+def _format_settings(run: ReportedRun) -> dict[str, str]:
+    """Title and text of the main settings, and of the code."""
+    found = {SETTINGS[key]: printable(format_setting(value)) for key, value in select_settings(run).items()}
     if run.code is not None:
         commit = f", commit {printable(run.commit[:12])}" if run.commit else ""
         found["code"] = f"{printable(run.code[:12])}{commit}"
     return found
 
 
-def _alike(one: ReportedSet) -> str:
-    """The settings that all runs share, in a sentence."""
-    first, *others = (_settings(run) for run in one.runs)
-    told = [f"{title} {value}" for title, value in first.items() if all(other.get(title) == value for other in others)]
-    return f"Settings{' of all' * bool(others)}: {', '.join(told)}." if told else ""
+def _common_settings_sentence(one: ReportedSet) -> str:
+    """Format the settings that all runs share as a sentence."""
+    first, *others = (_format_settings(run) for run in one.runs)
+    shared = [
+        f"{title} {value}" for title, value in first.items() if all(other.get(title) == value for other in others)
+    ]
+    return f"Settings{' of all' * bool(others)}: {', '.join(shared)}." if shared else ""
 
 
-def _rows(one: ReportedSet, beside: Sequence[ReportedRun]) -> Iterator[tuple[str, list[Text], str]]:
-    """Title, a cell of each run, and what is told of all of them."""
-    settings = [_settings(run) for run in one.runs]
+def _table_rows(one: ReportedSet, run_columns: Sequence[ReportedRun]) -> Iterator[tuple[str, list[Text], str]]:
+    """Yield the rows: title, a cell per run, and the cell of all runs."""
+    settings = [_format_settings(run) for run in one.runs]
     for title in dict.fromkeys(title for found in settings for title in found):
         if len({found.get(title) for found in settings}) > 1:
-            yield title, [Text(found.get(title, "")) for found in settings if beside], "differ"
-    yield "outcome", [_outcome(run) for run in beside], outcome_counts(one.runs)
+            yield title, [Text(found.get(title, "")) for found in settings if run_columns], "differ"
+    yield "outcome", [_outcome(run) for run in run_columns], outcome_counts(one.runs)
     if one.score_seconds is not None:
-        yield "MLPerf score", [Text("")] * len(beside), f"{one.score_seconds:.2f} s"
-    for figure in FIGURES:
-        over = one.over_runs(figure.key)
-        if any(figure.key in run.figures for run in one.runs):
-            cells = [Text(_cell(run, figure)) for run in beside]
-            yield figure.title, cells, with_spread(figure, over) if over else ""
-    yield from _phase_rows(one, beside)
+        yield "MLPerf score", [Text("")] * len(run_columns), f"{one.score_seconds:.2f} s"
+    for field in REPORT_FIELDS:
+        over = one.statistics(field.key)
+        if any(field.key in run.totals_so_far for run in one.runs):
+            cells = [Text(_cell(run, field)) for run in run_columns]
+            yield field.title, cells, format_mean_sd(field, over) if over else ""
+    yield from _phase_rows(one, run_columns)
 
 
-def _phase_rows(one: ReportedSet, beside: Sequence[ReportedRun]) -> Iterator[tuple[str, list[Text], str]]:
+def _phase_rows(one: ReportedSet, run_columns: Sequence[ReportedRun]) -> Iterator[tuple[str, list[Text], str]]:
     for phase in dict.fromkeys(name for run in one.runs for name in run.phases_ms):
-        cells = [Text(_phase(run, phase)) for run in beside]
-        known = [run.phases_ms[phase] for run in one.to_target if phase in run.phases_ms]
+        cells = [Text(_format_phase(run, phase)) for run in run_columns]
+        known = [run.phases_ms[phase] for run in one.counted_runs if phase in run.phases_ms]
         mean = f"{sum(known) / len(known):,.2f} ms" if known else ""
         yield f"step: {printable(phase.replace('_', ' '))}", cells, mean
 
 
-def _phase(run: ReportedRun, phase: str) -> str:
+def _format_phase(run: ReportedRun, phase: str) -> str:
     if phase not in run.phases_ms:
         return ""
-    whole = sum(run.phases_ms.values())
-    share = f", {run.phases_ms[phase] / whole:5.1%}" if whole else ""
+    total = sum(run.phases_ms.values())
+    share = f", {run.phases_ms[phase] / total:5.1%}" if total else ""
     return f"{run.phases_ms[phase]:,.2f} ms{share}"
 
 
-def _cell(run: ReportedRun, figure: Figure) -> str:
-    return figure.write(run.figures[figure.key]) if figure.key in run.figures else ""
+def _cell(run: ReportedRun, field: ReportField) -> str:
+    return field.format(run.totals_so_far[field.key]) if field.key in run.totals_so_far else ""
 
 
 def _outcome(run: ReportedRun) -> Text:

@@ -84,7 +84,7 @@ def test_a_published_scaling_factor_is_used(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"{", "is no JSON"),
+        (b"{", "is not valid JSON"),
         (b"[1.01]", "has no scaling_factor"),
         (b'{"scaling_factor": "1.01"}', "has no scaling_factor"),
         (b'{"scaling_factor": 0.5}', "has no scaling_factor from 1 to 2"),

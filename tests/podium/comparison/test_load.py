@@ -252,7 +252,7 @@ def test_a_description_that_is_not_json_is_an_anomaly(tmp_path: Path) -> None:
     write_system(org)
     (org / "systems" / "SYS.json").write_text('{"a": 1,}', encoding="utf-8")
     (one,) = results_in(org).results
-    assert one.accelerators is None and "SYS.json is no JSON" in one.oddities[0]
+    assert one.accelerators is None and "SYS.json is not valid JSON" in one.oddities[0]
 
 
 @pytest.mark.parametrize(

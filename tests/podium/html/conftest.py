@@ -1,4 +1,4 @@
-"""What the tests of pages share: hostile names, a parser that sees what a browser would, and sketches of charts."""
+"""Helpers for tests of pages: hostile names, an HTML parser, and stand-ins for charts."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from podium.html.chart import GROUP, Canvas, Chart, page_svg
+from podium.html.chart import GROUP_ID, Canvas, Chart, page_svg
 from podium.html.page import _environment
 
 HOSTILE = (
@@ -36,13 +36,12 @@ VOID = frozenset(("meta", "link", "img", "input", "br", "hr"))
 
 
 class Parsed(HTMLParser):
-    """Every element of a page, its attributes and its text; AssertionError where they do not nest."""
+    """The elements, attributes and texts of a page. Raises AssertionError if elements are not nested properly."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
         self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[str, str]] = []
-        """The innermost element, and what it says."""
+        self.texts: list[tuple[str, str]] = []  # innermost element and text
         self._open: list[str] = []
         self.feed(html)
         self.close()
@@ -68,12 +67,12 @@ class Parsed(HTMLParser):
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
-    def said(self, tag: str) -> list[str]:
+    def texts_in(self, tag: str) -> list[str]:
         return [text for name, text in self.texts if name == tag]
 
 
-def no_more_than_the_page(parsed: Parsed) -> None:
-    """Nothing is in the page that runs, loads or sends, but its own script and style."""
+def assert_only_page_content(parsed: Parsed) -> None:
+    """Check that the page has no content that runs, loads or sends data, except its one script and style."""
     assert len(parsed.all("script")) == 1 and len(parsed.all("style")) == 1
     allowed = {"href": ("#", "data:,")}
     for tag, attributes in parsed.elements:
@@ -87,19 +86,19 @@ def no_more_than_the_page(parsed: Parsed) -> None:
                 assert "url(" not in (value or "").replace("url(#", "")
 
 
-def sketched(chart: Chart, prefix: str, narrow: bool) -> str:
-    """In the place of `page_svg`: what the points and the legend of the chart say, and no picture of them.
+def sketch(chart: Chart, prefix: str, narrow: bool) -> str:
+    """Stand-in for `page_svg`: the tooltips and legend of a chart without its graphics.
 
-    The chart is drawn on real axes, and that each point lies inside of them is checked as `page_svg` does.
-    matplotlib's layout and SVG, nearly all of a page's time, are left out.
+    The chart is drawn on real axes, and each point is checked to be within them, as `page_svg` does. It omits
+    matplotlib's layout and SVG output, which take nearly all of a page's time.
     """
     figure = Figure()
     canvas = Canvas(figure, figure.add_subplot(), narrow)
     chart.draw(canvas)
     canvas.axes.get_ylim()  # autoscales
-    telling = {artist.get_gid(): artist for artist in canvas.axes.get_children()}
-    for number, texts in enumerate(canvas.told):
-        artist = telling[f"{GROUP}{number}"]
+    artists = {artist.get_gid(): artist for artist in canvas.axes.get_children()}
+    for number, texts in enumerate(canvas.tooltips):
+        artist = artists[f"{GROUP_ID}{number}"]
         if isinstance(artist, Line2D):
             points = artist.get_transform().transform(artist.get_xydata())
             (left, low), (right, high) = canvas.axes.bbox.padded(1).get_points()
@@ -108,17 +107,17 @@ def sketched(chart: Chart, prefix: str, narrow: bool) -> str:
         else:
             assert len(texts) == 1, chart.title
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    inner = "".join(f"<title>{escape(text)}</title>" for texts in canvas.told for text in texts)
+    inner = "".join(f"<title>{escape(text)}</title>" for texts in canvas.tooltips for text in texts)
     inner += "".join(f"<text>{escape(text)}</text>" for text in labels)
     return f'<svg aria-label="{escape(chart.title)}">{inner}</svg>'
 
 
 @contextmanager
-def sketches(drawn: Collection[str] = ()) -> Iterator[None]:
-    """Pages made meanwhile have sketches of their charts, except for those with these titles."""
+def sketch_charts(drawn: Collection[str] = ()) -> Iterator[None]:
+    """Replace the charts of pages by sketches, except for charts with these titles."""
 
     def svg(chart: Chart, prefix: str, narrow: bool) -> str:
-        return (page_svg if chart.title in drawn else sketched)(chart, prefix, narrow)
+        return (page_svg if chart.title in drawn else sketch)(chart, prefix, narrow)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_environment().globals, "chart_svg", svg)

@@ -1,4 +1,4 @@
-"""What the tests of reading share: logs made of lines, and the published rounds."""
+"""Fixtures of the tests of podium.mllog: logs made of lines, and the published rounds."""
 
 import json
 import tarfile
@@ -13,13 +13,13 @@ START = 1_700_000_000_000
 
 
 def make_line(key: str, value: Any = None, after_ms: int = 0, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:
-    """A log line, `after_ms` after the first one."""
+    """Return a log line with a time `after_ms` after START."""
     event = {"namespace": "", "time_ms": START + after_ms, "event_type": kind, "key": key, "value": value}
     return ":::MLLOG " + json.dumps({**event, "metadata": {"file": "train.py", "lineno": 1, **metadata}})
 
 
 def make_run(accuracies: Iterable[float] = (0.5, 0.73), status: str = "success") -> Iterator[str]:
-    """A short run at batch size 448, with an evaluation every 150,080 samples."""
+    """Yield the lines of a short run at batch size 448, with an evaluation every 150,080 samples."""
     yield make_line("submission_benchmark", "bert")
     yield make_line("global_batch_size", 448, 1)
     yield make_line("seed", 7, 2)
@@ -42,14 +42,14 @@ def run_lines() -> Callable[..., Iterator[str]]:
     return make_run
 
 
-class Written(Protocol):
+class WriteLogFile(Protocol):
     """Writes lines, or bytes, as a log and returns its path."""
 
     def __call__(self, lines: Iterable[str] | bytes, ending: str = "\n", name: str = "result_0.txt") -> Path: ...
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
+def write_log_file(tmp_path: Path) -> WriteLogFile:
     def write(lines: Iterable[str] | bytes, ending: str = "\n", name: str = "result_0.txt") -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,11 @@
-"""Logs of our own, in the ways that people have of writing them: what fuzzing begins with."""
+"""Synthetic logs in the formats that submitters use: the seeds of fuzzing."""
 
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 START = 1_650_000_000_000
-STEP = 150_080
-"""Samples between two evaluations."""
+EVALUATION_INTERVAL = 150_080  # samples
 
 
 def event(time_ms: float, key: str, value: Any = None, kind: str | None = "POINT_IN_TIME", **metadata: Any) -> str:
@@ -37,8 +36,8 @@ def settings(batch: Any = 448) -> Iterator[str]:
         yield event(START - 3000, "weights_initialization", True, tensor=f"encoder.layer.{number}.weight")
 
 
-def plain() -> Iterator[str]:
-    """As Podium logs: blocks, evaluations inside of them, samples as epochs."""
+def podium_log() -> Iterator[str]:
+    """As Podium logs: blocks with evaluations inside, samples as epochs."""
     yield from submission()
     yield event(START - 4500, "cache_clear", True)
     yield event(START - 4400, "init_start", None, "INTERVAL_START")
@@ -46,20 +45,22 @@ def plain() -> Iterator[str]:
     yield event(START - 1, "init_stop", None, "INTERVAL_END")
     yield event(START, "run_start", None, "INTERVAL_START")
     for number, accuracy in enumerate((0.31, 0.56, 0.69, 0.7213), 1):
-        time_ms, samples = START + 60_000 * number, STEP * number
-        yield event(time_ms - 59_000, "block_start", None, "INTERVAL_START", first_epoch_num=samples - STEP)
+        time_ms, samples = START + 60_000 * number, EVALUATION_INTERVAL * number
+        yield event(
+            time_ms - 59_000, "block_start", None, "INTERVAL_START", first_epoch_num=samples - EVALUATION_INTERVAL
+        )
         yield event(time_ms - 900, "eval_start", None, "INTERVAL_START", epoch_num=samples)
         yield event(time_ms, "eval_accuracy", accuracy, epoch_num=samples)
         yield event(time_ms, "eval_stop", None, "INTERVAL_END", epoch_num=samples)
-        yield event(time_ms + 1, "block_stop", None, "INTERVAL_END", first_epoch_num=samples - STEP)
-    yield event(START + 240_100, "run_stop", None, "INTERVAL_END", status="success", epoch_num=4 * STEP)
-    yield event(START + 240_101, "train_samples", 4 * STEP)
+        yield event(time_ms + 1, "block_stop", None, "INTERVAL_END", first_epoch_num=samples - EVALUATION_INTERVAL)
+    yield event(START + 240_100, "run_stop", None, "INTERVAL_END", status="success", epoch_num=4 * EVALUATION_INTERVAL)
+    yield event(START + 240_101, "train_samples", 4 * EVALUATION_INTERVAL)
     yield event(START + 240_101, "eval_samples", 10_000)
 
 
-def ranked() -> Iterator[str]:
-    """Every rank logs, with clocks of their own, amid other output."""
-    for number, line in enumerate(plain()):
+def prefixed_by_rank() -> Iterator[str]:
+    """Every line has the prefix of a rank, and some come twice, between other output."""
+    for number, line in enumerate(podium_log()):
         yield f"{number % 8}: {line}"
         if number % 5 == 0:
             yield f"device: cuda:{number} n_gpu: 1, fp16 {{'a': 1}}"
@@ -67,7 +68,7 @@ def ranked() -> Iterator[str]:
 
 
 def constant_epochs() -> Iterator[str]:
-    """epoch_num says 1 in every evaluation; train_samples tells."""
+    """epoch_num is 1 in every evaluation; only train_samples has the number of samples."""
     yield from submission()
     yield from settings(256)
     yield event(START, "run_start", None, "INTERVAL_START")
@@ -79,7 +80,7 @@ def constant_epochs() -> Iterator[str]:
 
 
 def untyped() -> Iterator[str]:
-    """Without event_type, the submission's lines last and with no time."""
+    """No event_type; the submission's lines are last, with time 0."""
     yield event(START - 9000, "global_batch_size", 448, None)
     yield event(START, "run_start", None, None)
     yield event(START + 50_000, "eval_start", None, None, epoch_num=6)
@@ -91,28 +92,28 @@ def untyped() -> Iterator[str]:
 
 
 def points() -> Iterator[str]:
-    """Everything is a point in time, nothing has a namespace, evaluations are printed late."""
-    for line in plain():
+    """Every event is a point in time without a namespace; one evaluation is logged late."""
+    for line in podium_log():
         yield line.replace("INTERVAL_START", "POINT_IN_TIME").replace('"namespace": ""', '"namespace": null')
-    yield event(START + 120_000, "eval_accuracy", 0.73, epoch_num=5 * STEP)
+    yield event(START + 120_000, "eval_accuracy", 0.73, epoch_num=5 * EVALUATION_INTERVAL)
 
 
 def aborted() -> Iterator[str]:
-    for line in plain():
+    for line in podium_log():
         yield line.replace("success", "aborted").replace("0.7213", "0.7113")
 
 
 def truncated() -> Iterator[str]:
-    lines = list(plain())
+    lines = list(podium_log())
     yield from lines[:20]
     yield lines[20][:70]
 
 
 DIALECTS: tuple[tuple[Callable[[], Iterator[str]], str], ...] = (
-    (plain, "\n"),
-    (plain, "\r\n"),
-    (plain, "\r"),
-    (ranked, "\n"),
+    (podium_log, "\n"),
+    (podium_log, "\r\n"),
+    (podium_log, "\r"),
+    (prefixed_by_rank, "\n"),
     (constant_epochs, "\r\n"),
     (untyped, "\n"),
     (points, "\n"),
@@ -122,5 +123,5 @@ DIALECTS: tuple[tuple[Callable[[], Iterator[str]], str], ...] = (
 
 
 def logs() -> list[list[bytes]]:
-    """Each dialect's log, as lines with their ends."""
+    """Return the log of each dialect as lines with their endings."""
     return [[(line + end).encode() for line in lines()] for lines, end in DIALECTS]

@@ -1,4 +1,4 @@
-"""Ways to spoil a line of a log, and a log."""
+"""Random mutations of a line of a log, of the order of lines, and of a whole log."""
 
 import json
 import random
@@ -129,10 +129,10 @@ Mutation = Callable[[bytes, random.Random], bytes]
 
 
 def _flip(line: bytes, rng: random.Random) -> bytes:
-    spoiled = bytearray(line)
+    corrupted = bytearray(line)
     for _ in range(rng.randint(1, 4)):
-        spoiled[rng.randrange(len(spoiled))] ^= 1 << rng.randrange(8)
-    return bytes(spoiled)
+        corrupted[rng.randrange(len(corrupted))] ^= 1 << rng.randrange(8)
+    return bytes(corrupted)
 
 
 def _insert(line: bytes, rng: random.Random) -> bytes:
@@ -149,7 +149,7 @@ def _cut(line: bytes, rng: random.Random) -> bytes:
     return line[: rng.randint(0, len(line))]
 
 
-def _stammer(line: bytes, rng: random.Random) -> bytes:
+def _repeat(line: bytes, rng: random.Random) -> bytes:
     at = rng.randrange(len(line))
     return line[:at] + line[at : at + rng.choice((1, 5, 40))] * rng.choice((2, 3, 20)) + line[at:]
 
@@ -171,7 +171,7 @@ def _recode(line: bytes, rng: random.Random) -> bytes:
 
 
 def _blow_up(line: bytes, rng: random.Random) -> bytes:
-    """Deep, wide or long."""
+    """Insert a value that is too deep, too wide or too long."""
     inside = rng.choice(
         (b"[" * 40 + b"]" * 40, b"[" * 2000, b'{"a":' * 300, b"[" + b"1," * 11_000 + b"1]", b"9" * 9000)
     )
@@ -179,7 +179,7 @@ def _blow_up(line: bytes, rng: random.Random) -> bytes:
 
 
 def _field(line: bytes, rng: random.Random) -> bytes:
-    """A field of the event, or one of its metadata, of another type or value, missing, or there twice."""
+    """Give a field of the event or its metadata another type or value, remove it, or duplicate it."""
     before, token, text = line.rpartition(b":::MLLOG ")
     try:
         fields = json.loads(text)
@@ -210,7 +210,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _insert,
     _delete,
     _cut,
-    _stammer,
+    _repeat,
     _prefix,
     _number,
     _number,
@@ -223,16 +223,16 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 
-def spoil_line(line: bytes, rng: random.Random) -> bytes:
-    """The line, without its end, after one to three mutations; it may have become several."""
+def corrupt_line(line: bytes, rng: random.Random) -> bytes:
+    """Apply one to three mutations to a line without its ending; the result may be several lines."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if line:
             line = rng.choice(MUTATIONS)(line, rng)
     return line
 
 
-def spoil_order(lines: Sequence[bytes], other: Sequence[bytes], rng: random.Random) -> list[bytes]:
-    """A log with lines lost, doubled, swapped, shuffled, or mixed with those of another one."""
+def corrupt_order(lines: Sequence[bytes], other: Sequence[bytes], rng: random.Random) -> list[bytes]:
+    """Drop, repeat, swap or shuffle lines of a log, or mix them with those of another log."""
     ordered = list(lines)
     way = rng.randrange(8) if lines and other else None
     if way == 0:
@@ -253,8 +253,8 @@ def spoil_order(lines: Sequence[bytes], other: Sequence[bytes], rng: random.Rand
     return ordered
 
 
-def spoil_content(content: bytes, rng: random.Random) -> bytes:
-    """A whole log with other line ends, cut off, in another encoding, or behind a byte order mark."""
+def corrupt_content(content: bytes, rng: random.Random) -> bytes:
+    """Change line endings or encoding of a whole log, cut it off, repeat it, or add a byte order mark."""
     ends = (b"\r\n", b"\r", b"\n\r", b"\r\r\n", b"\xc2\x85", b"\x0c", b"\n\n", b"")
     ways: tuple[Callable[[], bytes], ...] = (
         lambda: content.replace(b"\n", rng.choice(ends)),

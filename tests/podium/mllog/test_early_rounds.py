@@ -1,4 +1,4 @@
-"""Logs as rounds 0.7 and 1.0 have them: another target, and lines without event_type."""
+"""Logs of rounds 0.7 and 1.0: another target, and lines without event_type."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from podium.mllog.run import EARLY_TARGET, EARLY_UNTIL_MS, Run
 
 
 def early(folder: Path, start_ms: int, accuracy: float) -> Run:
-    """A run as a log without event_type and namespace tells it, its submission lines last and without a time."""
+    """Read a log without event_type and namespace, with submission lines last and at time 0."""
     path = folder / "result_0.txt"
     lines: list[tuple[int, str, Any, dict[str, Any]]] = [
         (start_ms - 9_000, "global_batch_size", 448, {}),
@@ -32,7 +32,7 @@ def early(folder: Path, start_ms: int, accuracy: float) -> Run:
 
 
 @pytest.mark.parametrize(("start_ms", "target"), [(EARLY_UNTIL_MS - 1, EARLY_TARGET), (EARLY_UNTIL_MS, 0.72)])
-def test_the_target_is_that_of_the_run_s_time(tmp_path: Path, start_ms: int, target: float) -> None:
+def test_target_depends_on_the_date_of_the_run(tmp_path: Path, start_ms: int, target: float) -> None:
     run = early(tmp_path, start_ms, target)
     assert run.target == target
     assert (run.seconds, run.samples, run.converged) == (60.5, 3_630_144, True)
@@ -41,8 +41,8 @@ def test_the_target_is_that_of_the_run_s_time(tmp_path: Path, start_ms: int, tar
     assert run.converged and run.samples is None and run.closing_seconds is None
 
 
-def test_lines_without_event_type_are_read(tmp_path: Path) -> None:
+def test_lines_without_event_type_are_events(tmp_path: Path) -> None:
     run = early(tmp_path, 1_594_000_000_000, 0.7125)
     assert (run.benchmark, run.org, run.global_batch_size, run.evaluating_seconds) == ("bert", "A", 448, 10.0)
-    kinds = {oddity.kind for oddity in run.oddities}
+    kinds = {anomaly.kind for anomaly in run.anomalies}
     assert kinds == {"event", "time", "epoch_num"}

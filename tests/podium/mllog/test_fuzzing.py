@@ -1,4 +1,4 @@
-"""A few thousand spoilt lines; `python -m tests.podium.mllog.fuzzing` spoils as many as one likes."""
+"""Fuzzing of a few thousand lines; `python -m tests.podium.mllog.fuzzing` runs longer."""
 
 import random
 from pathlib import Path
@@ -8,25 +8,24 @@ import pytest
 from podium.mllog.read import read_log
 from tests.podium.mllog import fuzzing
 from tests.podium.mllog.dialects import DIALECTS, logs
-from tests.podium.mllog.mutations import MUTATIONS, spoil_content, spoil_order
+from tests.podium.mllog.mutations import MUTATIONS, corrupt_content, corrupt_order
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_spoilt_logs_are_read(tmp_path: Path, seed: int) -> None:
+def test_corrupted_logs_are_read(tmp_path: Path, seed: int) -> None:
     fuzzer = fuzzing.Fuzzer(seed, tmp_path)
     while fuzzer.tally.lines < 2_000:
-        fuzzer.once()
-    assert fuzzer.tally.signatures > 40, "the mutations find next to nothing"
+        fuzzer.run_once()
+    assert fuzzer.tally.signatures > 40, "the mutations find too few signatures"
 
 
-def test_published_logs_are_spoilt_too(tmp_path: Path, round_2_1: Path) -> None:
+def test_corrupted_published_logs_are_read(tmp_path: Path, round_2_1: Path) -> None:
     fuzzer = fuzzing.Fuzzer(0, tmp_path, list(fuzzing.published(round_2_1)))
     while fuzzer.tally.lines < 1_500:
-        fuzzer.once()
+        fuzzer.run_once()
 
 
-def test_what_fuzzing_begins_with_is_what_it_says(tmp_path: Path) -> None:
-    """Logs that nobody could read would be spoilt in vain."""
+def test_seed_logs_are_valid(tmp_path: Path) -> None:
     read = []
     for number, content in enumerate(logs()):
         path = tmp_path / f"result_{number}.txt"
@@ -46,18 +45,18 @@ def test_each_mutation_changes_lines(mutation: object) -> None:
     assert changed > 25
 
 
-def test_orders_and_contents_are_changed() -> None:
+def test_order_and_content_mutations_change_logs() -> None:
     rng = random.Random(3)
     one, other = logs()[0], logs()[3]
-    assert len({tuple(spoil_order(one, other, rng)) for _ in range(60)}) > 20
-    assert spoil_order([], [], rng) == []
-    assert len({spoil_content(b"".join(one), rng) for _ in range(60)}) > 20
+    assert len({tuple(corrupt_order(one, other, rng)) for _ in range(60)}) > 20
+    assert corrupt_order([], [], rng) == []
+    assert len({corrupt_content(b"".join(one), rng) for _ in range(60)}) > 20
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert fuzzing.main(["--lines", "50", "--seed", "2", "--kept", str(tmp_path)]) == 0
     assert "Tally(lines=" in capsys.readouterr().out and not list(tmp_path.iterdir())
-    monkeypatch.setattr(fuzzing, "SLOWEST", 0.0)
+    monkeypatch.setattr(fuzzing, "MAX_SECONDS", 0.0)
     with pytest.raises(AssertionError, match="took"):
         fuzzing.main(["--lines", "50", "--seed", "2", "--kept", str(tmp_path)])
     assert len(list(tmp_path.iterdir())) == 1 and "is kept as" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Bytes → events: every way in which published logs are odd, and every way in which a hostile one can be, is told."""
+"""The line parser: events and anomalies of published and hostile logs."""
 
 import io
 import json
@@ -10,59 +10,59 @@ from typing import Any
 import pytest
 
 from podium.core.errors import UsageError
-from podium.mllog.lines import CHUNK, MAX_LINE, TOLD, Event, Oddity, parse_stream, read_lines
+from podium.mllog.lines import CHUNK, MAX_LINE, MAX_REPORTED, Anomaly, Event, parse_stream, read_lines
 
 Line = Callable[..., str]
 
 
-def read(content: bytes | str) -> tuple[list[Event], list[Oddity]]:
+def read(content: bytes | str) -> tuple[list[Event], list[Anomaly]]:
     stream = io.BytesIO(content.encode() if isinstance(content, str) else content)
     items = list(parse_stream(stream))
-    return [item for item in items if isinstance(item, Event)], [item for item in items if isinstance(item, Oddity)]
+    return [item for item in items if isinstance(item, Event)], [item for item in items if isinstance(item, Anomaly)]
 
 
-def kinds(oddities: list[Oddity]) -> list[str]:
-    return [oddity.kind for oddity in oddities]
+def kinds(anomalies: list[Anomaly]) -> list[str]:
+    return [anomaly.kind for anomaly in anomalies]
 
 
-def test_a_plain_line_is_an_event_and_nothing_else(line: Line) -> None:
-    events, oddities = read("starting\n" + line("seed", 7, 5, epoch_num=3) + "\nnoise\n")
+def test_valid_line_is_an_event_without_anomalies(line: Line) -> None:
+    events, anomalies = read("starting\n" + line("seed", 7, 5, epoch_num=3) + "\nnoise\n")
     assert events == [Event(2, 1_700_000_000_005.0, "POINT_IN_TIME", "seed", 7, events[0].metadata)]
     assert events[0].metadata == {"file": "train.py", "lineno": 1, "epoch_num": 3}
-    assert oddities == []
+    assert anomalies == []
 
 
 @pytest.mark.parametrize(("ending", "kind"), [("\r\n", "crlf"), ("\r", "lone_cr"), ("\n", "")])
 def test_line_endings(line: Line, ending: str, kind: str) -> None:
-    events, oddities = read("noise" + ending + line("a") + ending + line("b") + ending)
+    events, anomalies = read("noise" + ending + line("a") + ending + line("b") + ending)
     assert [(event.line, event.key) for event in events] == [(2, "a"), (3, "b")]
-    assert kinds(oddities) == [kind] * bool(kind)
-    assert all(oddity.line == 2 and oddity.what.startswith("2 line(s)") for oddity in oddities)
+    assert kinds(anomalies) == [kind] * bool(kind)
+    assert all(anomaly.line == 2 and anomaly.message.startswith("2 line(s)") for anomaly in anomalies)
 
 
 @pytest.mark.parametrize(
     ("before", "kind"),
     [("0: ", "prefix"), ("[12] ", "prefix"), ("result_3.txt:", "prefix"), ("^[[A\b\b\b\b", "keyboard"), ("  ", "")],
 )
-def test_what_stands_before_the_token_is_told_once(line: Line, before: str, kind: str) -> None:
-    events, oddities = read(f"{line('a')}\n{before}{line('b')}\n{before}{line('c')}\n")
+def test_text_before_the_token_is_reported_once(line: Line, before: str, kind: str) -> None:
+    events, anomalies = read(f"{line('a')}\n{before}{line('b')}\n{before}{line('c')}\n")
     assert [event.key for event in events] == ["a", "b", "c"]
-    assert [(oddity.line, oddity.kind) for oddity in oddities] == [(2, kind)] * bool(kind)
+    assert [(anomaly.line, anomaly.kind) for anomaly in anomalies] == [(2, kind)] * bool(kind)
 
 
-def test_of_two_events_on_a_line_the_last_counts_as_for_the_official_tools(line: Line) -> None:
-    events, oddities = read(line("a") + line("b") + "\n")
-    assert [event.key for event in events] == ["b"] and kinds(oddities) == ["two_events"]
+def test_last_of_two_events_on_a_line_is_read(line: Line) -> None:
+    events, anomalies = read(line("a") + line("b") + "\n")
+    assert [event.key for event in events] == ["b"] and kinds(anomalies) == ["two_events"]
 
 
-def test_a_token_inside_a_value_ends_what_is_read(line: Line) -> None:
-    events, oddities = read(line("a", "x:::MLLOG y") + "\n")
-    assert events == [] and kinds(oddities) == ["two_events", "json"]
+def test_token_inside_a_value_is_not_valid_json(line: Line) -> None:
+    events, anomalies = read(line("a", "x:::MLLOG y") + "\n")
+    assert events == [] and kinds(anomalies) == ["two_events", "json"]
 
 
-def test_bytes_that_are_not_utf8_are_latin_1(line: Line) -> None:
-    events, oddities = read(line("submission_org", "Xe").encode().replace(b"Xe", b"X\xe9"))
-    assert events[0].value == "Xé" and kinds(oddities) == ["not_utf8"]
+def test_invalid_utf8_is_read_as_latin_1(line: Line) -> None:
+    events, anomalies = read(line("submission_org", "Xe").encode().replace(b"Xe", b"X\xe9"))
+    assert events[0].value == "Xé" and kinds(anomalies) == ["not_utf8"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_bytes_that_are_not_utf8_are_latin_1(line: Line) -> None:
     [
         ('"value": 7', '"value": NaN', None, "NaN"),
         ('"value": 7', '"value": -Infinity', None, "-Infinity"),
-        ('"value": 7', '"value": 1e999', None, "too great"),
+        ('"value": 7', '"value": 1e999', None, "too large"),
         ('"value": 7', '"value": ' + "9" * 21, None, "21 digits"),
         ('"value": 7', '"value": ' + "9" * 100_000, None, "100,000 digits"),
         ('"value": 7', '"value": 6, "value": 7', 7, "'value' 2 times"),
@@ -78,101 +78,107 @@ def test_bytes_that_are_not_utf8_are_latin_1(line: Line) -> None:
         ('"lineno": 1', '"lineno": 1, "lineno": 2', 7, "'lineno' 2 times"),
     ],
 )
-def test_what_json_does_not_have_is_told_and_read_as_far_as_it_goes(
-    line: Line, old: str, new: str, value: Any, what: str
-) -> None:
-    events, oddities = read(line("seed", 7).replace(old, new) + "\n")
+def test_invalid_numbers_and_duplicate_keys_are_reported(line: Line, old: str, new: str, value: Any, what: str) -> None:
+    events, anomalies = read(line("seed", 7).replace(old, new) + "\n")
     assert [event.value for event in events] == [value]
-    assert kinds(oddities) == ["odd_json"] and what in oddities[0].what
+    assert kinds(anomalies) == ["odd_json"] and what in anomalies[0].message
 
 
-def test_numbers_as_long_as_2_to_the_64_are_read(line: Line) -> None:
-    events, oddities = read(line("seed", 2**64 - 1) + "\n")
-    assert events[0].value == 2**64 - 1 and oddities == []
+def test_integers_up_to_64_bits_are_read(line: Line) -> None:
+    events, anomalies = read(line("seed", 2**64 - 1) + "\n")
+    assert events[0].value == 2**64 - 1 and anomalies == []
 
 
-def test_text_that_looks_like_keys_is_no_duplicate(line: Line) -> None:
-    events, oddities = read(line("config", '{"a": 1, "a": 2}') + "\n")
-    assert events[0].value == '{"a": 1, "a": 2}' and oddities == []
+def test_keys_within_a_string_are_not_duplicates(line: Line) -> None:
+    events, anomalies = read(line("config", '{"a": 1, "a": 2}') + "\n")
+    assert events[0].value == '{"a": 1, "a": 2}' and anomalies == []
 
 
 @pytest.mark.parametrize(
     ("payload", "kind", "what"),
     [
-        ("{", "json", "is no JSON"),
+        ("{", "json", "is not valid JSON"),
         ("[" * 300_000, "json", "more than 10,000 values"),
         ("[" * 9_000 + "]" * 9_000, "json", "deep"),
         ("[" * 40 + "]" * 40, "json", "deep"),
         ('{"a": NaN, ' + '"b":' + "[" * 40 + "]" * 40 + "}", "json", "deep"),
-        ('{"a": NaN, "b": }', "json", "is no JSON"),
+        ('{"a": NaN, "b": }', "json", "is not valid JSON"),
         ("[" + "1," * 10_001 + "1]", "json", "more than 10,000 values"),
-        ("[1, 2]", "fields", "no JSON object"),
+        ("[1, 2]", "fields", "not a JSON object"),
         ('{"key": "a", "value": 1}', "fields", "no time_ms and no metadata"),
         ('{"time_ms": "1", "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "time_ms '1'"),
         ('{"time_ms": true, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "time_ms 'True'"),
         ('{"time_ms": NaN, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "odd_json", "NaN"),
         ('{"time_ms": 1, "event_type": "", "key": 5, "value": 1, "metadata": {}}', "fields", "key '5'"),
-        ('{"time_ms": 1e16, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "1e+16, which is no"),
-        ('{"time_ms": -1.7e308, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "is no time"),
-        ("\0" * 100, "json", "is no JSON"),
-        ('\x1c{"time_ms": 1, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "json", "is no JSON"),
+        (
+            '{"time_ms": 1e16, "event_type": "", "key": "a", "value": 1, "metadata": {}}',
+            "fields",
+            "1e+16, which is not",
+        ),
+        (
+            '{"time_ms": -1.7e308, "event_type": "", "key": "a", "value": 1, "metadata": {}}',
+            "fields",
+            "is not a plausible time",
+        ),
+        ("\0" * 100, "json", "is not valid JSON"),
+        ('\x1c{"time_ms": 1, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "json", "is not valid JSON"),
     ],
 )
-def test_what_is_no_event_is_told(payload: str, kind: str, what: str) -> None:
-    events, oddities = read(f":::MLLOG {payload}\nx\n")
-    assert events == [] and oddities[0].kind == kind and what in oddities[0].what and oddities[0].line == 1
+def test_invalid_event_is_reported(payload: str, kind: str, what: str) -> None:
+    events, anomalies = read(f":::MLLOG {payload}\nx\n")
+    assert events == [] and anomalies[0].kind == kind and what in anomalies[0].message and anomalies[0].line == 1
 
 
-def test_an_event_with_odd_fields_is_read_and_told(line: Line) -> None:
+def test_event_with_invalid_metadata_or_type_is_read_and_reported(line: Line) -> None:
     text = line("a").replace("POINT_IN_TIME", "POINT")
     no_metadata = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "b", "value": 1, "metadata": null}'
     no_type = '{"time_ms": 1, "key": "b", "value": 1, "metadata": {"epoch_num": 2}}'
-    events, oddities = read(f"{text}\n:::MLLOG {no_metadata}\n:::MLLOG {no_type}\n")
+    events, anomalies = read(f"{text}\n:::MLLOG {no_metadata}\n:::MLLOG {no_type}\n")
     found = [(event.kind, dict(event.metadata)) for event in events]
     assert found[1:] == [("POINT_IN_TIME", {}), ("", {"epoch_num": 2})]
-    assert kinds(oddities) == ["event", "event", "event"] and "'POINT'" in oddities[0].what
-    assert oddities[2].what == "has no event_type"
+    assert kinds(anomalies) == ["event", "event", "event"] and "'POINT'" in anomalies[0].message
+    assert anomalies[2].message == "has no event_type"
 
 
-def test_a_damaged_token_is_told() -> None:
-    events, oddities = read(':::MLLOG{"a": 1}\n:::MLPv0.5.0 bert 1\n')
-    assert events == [] and kinds(oddities) == ["token", "token"]
+def test_damaged_token_is_reported() -> None:
+    events, anomalies = read(':::MLLOG{"a": 1}\n:::MLPv0.5.0 bert 1\n')
+    assert events == [] and kinds(anomalies) == ["token", "token"]
 
 
-def test_a_last_line_that_is_cut_off_is_told(line: Line) -> None:
-    events, oddities = read(line("a") + "\n" + line("b")[:-10])
-    assert [event.key for event in events] == ["a"] and [(o.line, o.kind) for o in oddities] == [(2, "cut_off")]
+def test_cut_off_last_line_is_reported(line: Line) -> None:
+    events, anomalies = read(line("a") + "\n" + line("b")[:-10])
+    assert [event.key for event in events] == ["a"] and [(o.line, o.kind) for o in anomalies] == [(2, "cut_off")]
     assert read(line("b"))[1] == []
 
 
 def test_many_damaged_lines_are_counted() -> None:
-    _, oddities = read(":::MLLOG {\n" * 1000)
-    assert kinds(oddities) == ["json"] * (TOLD + 1) and oddities[-1].what.startswith("1,000 ")
+    _, anomalies = read(":::MLLOG {\n" * 1000)
+    assert kinds(anomalies) == ["json"] * (MAX_REPORTED + 1) and anomalies[-1].message.startswith("1,000 ")
 
 
 @pytest.mark.parametrize("at", [CHUNK - 60, CHUNK - 9, CHUNK - 5, CHUNK - 1, CHUNK, CHUNK + 1])
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-def test_a_line_across_chunks(line: Line, at: int, ending: str) -> None:
-    """Whatever part of a line stands where a chunk ends, its number and its content are right."""
+def test_line_across_chunks(line: Line, at: int, ending: str) -> None:
+    """Number and content of a line are right wherever a chunk ends."""
     width, wide = 99 + len(ending), at % (99 + len(ending))
     filling = ("x" * 99 + ending) * (at // width - 1) + "x" * (width + wide - len(ending)) + ending
     assert len(filling) == at
-    events, oddities = read(filling + ending.join([line("a"), "", line("b"), line("c"), ""]))
+    events, anomalies = read(filling + ending.join([line("a"), "", line("b"), line("c"), ""]))
     n = at // width + 1
     assert [(event.line, event.key) for event in events] == [(n, "a"), (n + 2, "b"), (n + 3, "c")]
-    assert len(oddities) == (ending != "\n")
+    assert len(anomalies) == (ending != "\n")
 
 
 @pytest.mark.parametrize("length", [MAX_LINE + 1, MAX_LINE + CHUNK, 3 * MAX_LINE])
-def test_a_line_that_is_too_long_is_skipped_and_the_next_one_read(line: Line, length: int) -> None:
-    events, oddities = read(line("a") + "\n" + line("b", "z" * length) + "\n" + line("c") + "\n")
+def test_overlong_line_is_skipped(line: Line, length: int) -> None:
+    events, anomalies = read(line("a") + "\n" + line("b", "z" * length) + "\n" + line("c") + "\n")
     assert [(event.line, event.key) for event in events] == [(1, "a"), (3, "c")]
-    assert [(oddity.line, oddity.kind) for oddity in oddities] == [(2, "long_line")]
+    assert [(anomaly.line, anomaly.kind) for anomaly in anomalies] == [(2, "long_line")]
     assert read(b"q" * length)[1][0].kind == "long_line"
 
 
 class Endless(io.RawIOBase):
-    """32 MiB of one pattern that never was in memory: what keeps all of it, or all of its lines, exceeds the bound."""
+    """A stream of 32 MiB of one pattern that is never in memory as a whole."""
 
     def __init__(self, pattern: bytes, size: int = 1 << 25) -> None:
         self.block, self.left = pattern * (CHUNK // len(pattern)), size
@@ -183,22 +189,22 @@ class Endless(io.RawIOBase):
 
 
 @pytest.mark.parametrize("pattern", [b"\0", b"\n", b"\r\n", b"x" * 1000 + b"\n", b":::MLLOG " + b"[" * 7])
-def test_a_log_of_any_size_takes_bounded_memory(pattern: bytes) -> None:
-    """And time in proportion to its size, since no more than that memory can be gone over for each chunk."""
+def test_memory_is_bounded_for_a_log_of_any_size(pattern: bytes) -> None:
+    """Time is then proportional to size, since each chunk is processed within that memory."""
     tracemalloc.start()
     count = sum(1 for _ in parse_stream(Endless(pattern)))  # type: ignore[arg-type]
-    most = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count <= 1 and most < 10 << 20
+    assert count <= 1 and peak < 10 << 20
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_missing_file_or_folder_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "result_0.txt"):
         with pytest.raises(UsageError, match="there is no such log"):
             list(read_lines(path))
 
 
-def test_every_value_of_json_comes_through(line: Line) -> None:
+def test_every_json_value_is_read(line: Line) -> None:
     for value in (None, True, 0, -1.5, "ü\u2028", [1, [2]], {"a": {"b": [{}]}}):
-        events, oddities = read(line("k", value) + "\n")
-        assert events[0].value == value and oddities == [], json.dumps(value)
+        events, anomalies = read(line("k", value) + "\n")
+        assert events[0].value == value and anomalies == [], json.dumps(value)

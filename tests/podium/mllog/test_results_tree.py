@@ -1,4 +1,4 @@
-"""Package trees of any shape: what is found where, and that nothing is followed out of them."""
+"""Package trees: what is found, and that no link leads out of them."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from podium.mllog.results_tree import SystemFile, find_packages
 
 @pytest.fixture
 def org(tmp_path: Path) -> Path:
-    """Two systems of one organisation, and a system that has no results."""
+    """A package with two systems with results, and a third without."""
     root = tmp_path / "round" / "ORG"
     (root / "systems").mkdir(parents=True)
     for system in ("a", "b", "c"):
@@ -29,7 +29,7 @@ def names(paths: tuple[Path, ...]) -> list[str]:
     return [path.name for path in paths]
 
 
-def test_an_organisations_folder_and_a_rounds(org: Path) -> None:
+def test_packages_of_an_organisation_and_of_a_round(org: Path) -> None:
     (package,) = find_packages(org)
     assert find_packages(org.parent) == [package]
     assert (package.root, package.name) == (org, "ORG")
@@ -43,7 +43,7 @@ def test_an_organisations_folder_and_a_rounds(org: Path) -> None:
     assert package.system("b") == package.systems[1] and package.system("x") is None
 
 
-def test_parts_of_a_package(org: Path) -> None:
+def test_part_of_a_package_is_a_package(org: Path) -> None:
     for path in (
         org / "results" / "b",
         org / "results" / "b" / "bert",
@@ -60,7 +60,7 @@ def test_parts_of_a_package(org: Path) -> None:
     ]
 
 
-def test_logs_come_in_the_order_of_their_numbers_and_others_apart(org: Path) -> None:
+def test_logs_are_sorted_by_number_and_separate_from_other_files(org: Path) -> None:
     folder = org / "results" / "a" / "bert"
     for name in ("result_220520_9.txt", "result_220520_10.txt", "results_1.txt", "result_1.log", "scaling.json"):
         (folder / name).touch()
@@ -73,7 +73,7 @@ def test_logs_come_in_the_order_of_their_numbers_and_others_apart(org: Path) -> 
     assert names(result.others) == ["result_1.log", "result_x.txt", "results_1.txt", "scaling.json"]
 
 
-def test_links_and_special_files_are_neither_followed_nor_opened(org: Path, tmp_path: Path) -> None:
+def test_links_and_special_files_are_not_followed_or_opened(org: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "bert").mkdir(parents=True)
     (outside / "bert" / "result_0.txt").write_text("secret")
@@ -92,36 +92,36 @@ def test_links_and_special_files_are_neither_followed_nor_opened(org: Path, tmp_
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "is no JSON"),
-        (b"[]", "is no JSON object"),
+        (b"", "is not valid JSON"),
+        (b"[]", "is not a JSON object"),
         (b"\xef\xbb\xbf{}", "byte order mark"),
         (b'{"a": "\xff"}', "is not UTF-8 at byte 7"),
         (b"[" * 5_000, "deep"),
         (b'{"a": "' + b"x" * (1 << 20) + b'"}', "larger than 1,048,576 bytes"),
     ],
 )
-def test_a_system_that_cannot_be_read(org: Path, content: bytes, problem: str) -> None:
+def test_unreadable_system_description_has_a_problem(org: Path, content: bytes, problem: str) -> None:
     (org / "systems" / "b.json").write_bytes(content)
     system = find_packages(org)[0].system("b")
     assert system is not None and system.fields is None and problem in (system.problem or "")
 
 
-def test_a_system_that_is_read_though_odd(org: Path) -> None:
+def test_system_description_with_duplicate_keys_is_read(org: Path) -> None:
     path = org / "systems" / "b.json"
     path.write_text('{"a": "1", "a": "2"}')
     assert find_packages(org)[0].system("b") == SystemFile(path, "b", {"a": "2"}, "has the key 'a' 2 times")
 
 
-def test_what_holds_no_results_is_refused(tmp_path: Path) -> None:
+def test_folder_without_results_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"holds no results; name a folder with systems/ and results/"):
+    with pytest.raises(UsageError, match=r"has no results; give a folder with systems/ and results/"):
         find_packages(tmp_path)
     with pytest.raises(UsageError, match="there is no such file or folder"):
         find_packages(tmp_path / "nothing")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
-def test_a_folder_that_may_not_be_read(org: Path) -> None:
+def test_unreadable_folder_is_an_error(org: Path) -> None:
     (org / "results").chmod(0)
     try:
         with pytest.raises(WorkError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""What is taken of a log."""
+"""Values of a run, derived from its log."""
 
 import json
 from dataclasses import asdict, replace
@@ -19,7 +19,7 @@ def read(folder: Path, text: str) -> Run:
     return read_log(path).run("digest")
 
 
-def test_a_log(tmp_path: Path) -> None:
+def test_run_of_a_valid_log(tmp_path: Path) -> None:
     run = read(tmp_path, log_text(opt_name="lamb", opt_base_learning_rate=[0.0004], seed="x"))
     assert (run.digest, run.start_ms, run.stop_ms, run.seconds) == ("digest", START, START + 1e6, 1000.0)
     assert (run.status, run.converged, run.benchmark, run.division, run.org) == (
@@ -38,17 +38,17 @@ def test_a_log(tmp_path: Path) -> None:
     assert run.seeds == (1_000_000,)
 
 
-def test_a_log_that_says_nothing(tmp_path: Path) -> None:
+def test_log_without_events_has_no_values(tmp_path: Path) -> None:
     run = read(tmp_path, "nothing\n")
     known = {key: value for key, value in asdict(run).items() if value not in (None, (), {}, 0)}
-    assert set(known) == {"digest", "oddities"}
+    assert set(known) == {"digest", "anomalies"}
     assert (run.seconds, run.rate, run.training_rate, run.steady_rate, run.startup_seconds) == (None,) * 5
     assert not run.converged and run.closing_seconds is None
 
 
-def test_there_and_back_as_json(tmp_path: Path) -> None:
+def test_run_round_trips_through_json(tmp_path: Path) -> None:
     run = read(tmp_path, log_text().replace("\n", "\r\n"))
-    assert run.oddities
+    assert run.anomalies
     assert run_from_json(json.loads(json.dumps(asdict(run)))) == run
 
 
@@ -68,13 +68,13 @@ def test_there_and_back_as_json(tmp_path: Path) -> None:
         ([], None),
     ],
 )
-def test_time_in_evaluation(tmp_path: Path, edges: list[tuple[str, int]], seconds: float | None) -> None:
+def test_evaluating_seconds(tmp_path: Path, edges: list[tuple[str, int]], seconds: float | None) -> None:
     lines = [event("run_start"), *(event(key, ms=1000 * at) for key, at in edges)]
     run = read(tmp_path, "".join([*lines, event("run_stop", ms=100_000, status="success")]))
     assert run.evaluating_seconds == seconds
 
 
-def test_what_no_run_can_have_is_not_known(tmp_path: Path) -> None:
+def test_implausible_values_are_none(tmp_path: Path) -> None:
     org = "\ud800\x1b[31mA\n\u202eB" * 200
     odd = log_text(submission_org=org, batch=-448, train_samples=1e300)
     run = read(tmp_path, odd.replace('"value": 0.6', '"value": 60.0'))
@@ -85,11 +85,11 @@ def test_what_no_run_can_have_is_not_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [("success ", "'success '"), ("Success", "'Success'"), ("aborted", "aborted"), (7, None)]
+    ("status", "expected"), [("success ", "'success '"), ("Success", "'Success'"), ("aborted", "aborted"), (7, None)]
 )
-def test_only_success_is_success(tmp_path: Path, status: object, told: str | None) -> None:
+def test_only_the_exact_status_is_success(tmp_path: Path, status: object, expected: str | None) -> None:
     run = read(tmp_path, event("run_start") + event("run_stop", ms=5, status=status))
-    assert run.status == told and not run.converged
+    assert run.status == expected and not run.converged
 
 
 @pytest.mark.parametrize(
@@ -102,30 +102,30 @@ def test_only_success_is_success(tmp_path: Path, status: object, told: str | Non
         ("neither", 999, None),
     ],
 )
-def test_a_run_that_takes_too_long_to_begin_does_not_count(
+def test_run_with_too_long_setup_does_not_converge(
     tmp_path: Path, division: str, minutes: float, refused: str | None
 ) -> None:
     text = log_text(submission_division=division).replace(event("init_start", ms=-60_000), "")
     edges = event("init_start", ms=-60_000 * minutes - 5) + event("init_start", ms=0) + event("init_stop", ms=-5)
     run = read(tmp_path, edges + text)
-    assert (run.setup_seconds, run.refused) == (pytest.approx(60 * minutes), refused)
+    assert (run.setup_seconds, run.rejection_reason) == (pytest.approx(60 * minutes), refused)
     assert run.succeeded and run.converged == (refused is None)
     ten = [make_run(seconds) for seconds in range(2, 11)]
     counted = [counted_seconds(one) for one in (replace(run, stop_ms=START + 1000.0), *ten)]
     assert score_seconds(counted) == (5.5 if refused is None else 6.5)
 
 
-def test_success_without_the_target_does_not_count_in_the_closed_division(tmp_path: Path) -> None:
+def test_closed_run_below_its_target_does_not_converge(tmp_path: Path) -> None:
     low = log_text().replace("0.73", "0.7199")
-    assert read(tmp_path, low).refused == "says success, but no evaluation reaches 0.72"
+    assert read(tmp_path, low).rejection_reason == "has status success, but no evaluation reaches 0.72"
     assert read(tmp_path, low.replace('"closed"', '"open"')).converged
     assert read(tmp_path, log_text()).converged and not make_run(status="aborted").converged
 
 
-def test_what_evaluations_tell_of_throughput() -> None:
+def test_rate_and_startup_from_evaluations() -> None:
     points = [(130.0, 1000.0, 0.3), (230.0, 2000.0, 0.5), (330.0, 3000.0, 0.73), (530.0, 5000.0, 0.74)]
     run = make_run(340.0, 3000.0, evaluations=evaluations_at(points))
-    assert run.steady_rate == 10.0, "what follows the target does not count"
+    assert run.steady_rate == 10.0, "evaluations after the target do not count"
     assert run.startup_seconds == pytest.approx(30.0)
     assert run.closing_seconds == pytest.approx(10.0)
 
@@ -141,7 +141,7 @@ def test_what_evaluations_tell_of_throughput() -> None:
         {"stop_ms": START - 1},
     ],
 )
-def test_what_evaluations_do_not_tell(changes: dict[str, Any]) -> None:
+def test_no_steady_rate_without_two_valid_evaluations(changes: dict[str, Any]) -> None:
     run = make_run(**changes)
     assert run.steady_rate is None and run.startup_seconds is None
 
@@ -150,9 +150,9 @@ def test_what_evaluations_do_not_tell(changes: dict[str, Any]) -> None:
     ("value", "number"),
     [(1, 1), (0.5, 0.5), ([448], 448), (True, None), ([False], None), ("1", None), ([1, 2], None), (None, None)],
 )
-def test_a_number_is_no_truth_and_no_text(value: Any, number: float | None) -> None:
+def test_as_number_accepts_numbers_and_lists_of_one(value: Any, number: float | None) -> None:
     assert as_number(value) == number
 
 
-def test_what_is_not_finite_is_no_number() -> None:
+def test_as_number_rejects_non_finite_numbers() -> None:
     assert as_number(float("nan")) is as_number(float("inf")) is None

@@ -1,4 +1,4 @@
-"""Scores and spreads."""
+"""Scores of ten runs, and the spread of their times."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ def score(runs: Sequence[Run]) -> float | None:
     return score_seconds([counted_seconds(run) for run in runs])
 
 
-def test_the_fastest_and_the_slowest_do_not_count() -> None:
+def test_score_omits_the_fastest_and_the_slowest() -> None:
     assert score([make_run(float(s)) for s in (50, 1, 2, 3, 4, 5, 6, 7, 8, 0.5)]) == mean(range(1, 9))
 
 
-def test_a_run_that_failed_is_the_slowest_however_fast() -> None:
+def test_failed_run_counts_as_the_slowest() -> None:
     runs = [make_run(float(seconds)) for seconds in range(10, 19)]
     failed = make_run(1.0, status="aborted")
     assert score([*runs, failed]) == mean(range(11, 19))
@@ -28,33 +28,33 @@ def test_a_run_that_failed_is_the_slowest_however_fast() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 11])
-def test_a_score_is_of_ten(count: int) -> None:
+def test_score_needs_ten_runs(count: int) -> None:
     assert score([make_run()] * count) is None
 
 
-def test_a_spread_by_samples_alone() -> None:
+def test_spread_caused_by_samples() -> None:
     found = time_spread([make_run(10.0 * n, 1000.0 * n) for n in (10, 11, 13)])
     assert found is not None and found.samples_share == pytest.approx(1) and found.cause == "samples"
     assert found.relative == pytest.approx(math.sqrt(7 / 3) / (34 / 3))
 
 
-def test_a_spread_by_throughput_alone() -> None:
+def test_spread_caused_by_throughput() -> None:
     found = time_spread([make_run(10.0 * n, 1000.0) for n in (10, 11, 13)])
     assert found is not None and found.samples_share == pytest.approx(0) and found.cause == "throughput"
 
 
-def test_shares_add_up() -> None:
-    """What is said of throughput is by covariance with 1 / rate what is said of samples subtracted from 1."""
+def test_shares_of_samples_and_throughput_add_up_to_one() -> None:
+    """The share of throughput, by covariance with log(1 / rate), is 1 minus the share of samples."""
     runs = [make_run(s, n) for s, n in ((100.0, 1000.0), (120.0, 1100.0), (115.0, 1250.0), (140.0, 1200.0))]
     found = time_spread(runs)
     logs = [math.log(run.seconds or 0) for run in runs]
     slowness = [math.log((run.seconds or 0) / (run.samples or 0)) for run in runs]
     by_rate = sum((a - mean(logs)) * (b - mean(slowness)) for a, b in zip(logs, slowness, strict=True))
-    whole = sum((a - mean(logs)) ** 2 for a in logs)
-    assert found is not None and found.samples_share == pytest.approx(1 - by_rate / whole)
+    variance = sum((a - mean(logs)) ** 2 for a in logs)
+    assert found is not None and found.samples_share == pytest.approx(1 - by_rate / variance)
 
 
-def test_without_spread_or_without_cause() -> None:
+def test_spread_or_cause_is_none_without_data() -> None:
     assert time_spread([make_run(1.0), make_run(2.0)]) is None
     assert time_spread([make_run(1.0)] * 3) is None
     assert time_spread([make_run(1.0), make_run(2.0), make_run(3.0, status="aborted")]) is None

@@ -1,4 +1,4 @@
-"""Descriptions that were written by hand."""
+"""Parsing of system descriptions that were written by hand."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from podium.mllog import system
     ],
 )
 def test_counts(text: str | None, number: int | None) -> None:
-    assert system.count(text) == number
+    assert system.parse_count(text) == number
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def test_counts(text: str | None, number: int | None) -> None:
     ],
 )
 def test_amounts_of_memory(text: str, number: float | None) -> None:
-    assert system.amount_of_memory(text) == (None if number is None else pytest.approx(number, rel=1e-12))
+    assert system.parse_memory_size(text) == (None if number is None else pytest.approx(number, rel=1e-12))
 
 
 def test_names_and_divisions() -> None:
-    assert [system.name(text) for text in (" NVIDIA A100 ", "N/A", "", "-", None)] == ["NVIDIA A100", *[None] * 4]
-    assert [system.division(text) for text in ("Closed", "close", " OPEN", "", "both", None)] == [
+    assert [system.parse_name(text) for text in (" NVIDIA A100 ", "N/A", "", "-", None)] == ["NVIDIA A100", *[None] * 4]
+    assert [system.parse_division(text) for text in ("Closed", "close", " OPEN", "", "both", None)] == [
         "closed",
         "closed",
         "open",
@@ -42,9 +42,9 @@ def test_names_and_divisions() -> None:
     ]
 
 
-def test_texts_are_readable() -> None:
+def test_fields_become_printable_lines() -> None:
     assert one_line("a\x1b[31mb\n\u202ec\x00\ud800 d") == "a [31mb c d"
-    assert one_line("a\u00adb\U000e0001c\ue000\u2003d") == "a b c d", "no character that is invisible"
+    assert one_line("a\u00adb\U000e0001c\ue000\u2003d") == "a b c d", "invisible characters are removed"
     assert len(one_line("x" * 10_000)) == LONGEST_LINE
     fields = {"a": "x\ny", "b": 4, "c": 1.0, "d": None, "e": [1], "f": True}
-    assert system.texts(fields) == {"a": "x y", "b": "4", "c": "1.0"}
+    assert system.readable_fields(fields) == {"a": "x y", "b": "4", "c": "1.0"}

@@ -1,4 +1,4 @@
-"""The result log: the official checker accepts it under every ruleset, and a broken-off one can be closed."""
+"""The result log passes the official checker under every ruleset, and that of a failed run can be closed."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def value(path: Path, key: str) -> Any:
 
 
 @pytest.mark.parametrize("division", ["open", "closed"])
-def test_the_official_checker_accepts_a_run_under_every_ruleset(
+def test_official_checker_accepts_a_run_under_every_ruleset(
     division: str, open_config: RunConfig, closed_config: RunConfig, write_log: Any
 ) -> None:
     path = write_log(open_config if division == "open" else closed_config)
@@ -40,28 +40,26 @@ def test_the_official_checker_accepts_a_run_under_every_ruleset(
     assert check_compliance(path) == ALL_ACCEPT
 
 
-def test_the_official_checker_accepts_an_open_run_that_was_aborted(open_config: RunConfig, write_log: Any) -> None:
+def test_official_checker_accepts_an_aborted_open_run(open_config: RunConfig, write_log: Any) -> None:
     path = write_log(open_config, accuracies=(0.1, 0.2))
     assert [e.metadata["status"] for e in read_log(path).events if e.key == "run_stop"] == ["aborted"]
     assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
 
 
-def test_a_run_that_was_begun_again_says_so_and_its_lines_are_accepted(
-    open_config: RunConfig, write_log: Any, tmp_path: Path
-) -> None:
+def test_restart_is_logged_and_accepted(open_config: RunConfig, write_log: Any, tmp_path: Path) -> None:
     whole = write_log(open_config).read_text(encoding="utf-8")
     cut = whole.index("\n", whole.index('"eval_stop"')) + 1
     path = tmp_path / "restarted.txt"
     path.write_text(whole[:cut], encoding="utf-8")
     with ResultLog(path) as log:
-        log.restarts(2, 2048)
+        log.log_restart(2, 2048)
     path.write_text(path.read_text(encoding="utf-8") + whole[cut:], encoding="utf-8")
     (event,) = [event for event in read_log(path).events if event.key == "podium_restarted"]
     assert (event.value, event.metadata["epoch_num"]) == (2, 2048)
     assert set(check_compliance(path, ["1.1.0", "5.0.0"]).values()) == {""}
 
 
-def test_the_lines_come_in_their_order(open_config: RunConfig, write_log: Any) -> None:
+def test_order_of_lines(open_config: RunConfig, write_log: Any) -> None:
     found = keys(write_log(open_config))
     block = ["block_start", "block_stop", "eval_start", "eval_accuracy", "eval_stop"]
     assert found[-14:] == ["init_stop", "run_start", *block, *block, "run_stop", "train_samples"]
@@ -69,7 +67,7 @@ def test_the_lines_come_in_their_order(open_config: RunConfig, write_log: Any) -
     assert found.index("cache_clear") < found.index("init_start") < found.index("seed") < found.index("init_stop")
 
 
-def test_what_is_logged_is_what_was_used(open_config: RunConfig, closed_config: RunConfig, write_log: Any) -> None:
+def test_hyperparameters_are_logged_as_used(open_config: RunConfig, closed_config: RunConfig, write_log: Any) -> None:
     path = write_log(closed_config)
     logged = {event.key: event.value for event in read_log(path).events}
     assert (logged["seed"], logged["global_batch_size"], logged["eval_samples"]) == (8, 448, 10_000)
@@ -87,13 +85,13 @@ def test_what_is_logged_is_what_was_used(open_config: RunConfig, closed_config: 
 
 
 @pytest.mark.parametrize("cleared", [True, False])
-def test_caches_are_said_to_be_cleared_where_they_were(open_config: RunConfig, tmp_path: Path, cleared: bool) -> None:
+def test_cache_clear_is_logged(open_config: RunConfig, tmp_path: Path, cleared: bool) -> None:
     with ResultLog(tmp_path / "log.txt") as log:
-        log.submission(open_config, caches_cleared=cleared)
+        log.log_submission(open_config, caches_cleared=cleared)
     assert value(tmp_path / "log.txt", "cache_clear") is cleared
 
 
-def test_samples_so_far_are_the_epochs(open_config: RunConfig, write_log: Any) -> None:
+def test_epochs_are_counted_in_samples(open_config: RunConfig, write_log: Any) -> None:
     path = write_log(open_config)
     assert value(path, "train_samples") == 4_096
     events = read_log(path).events
@@ -102,7 +100,7 @@ def test_samples_so_far_are_the_epochs(open_config: RunConfig, write_log: Any) -
     assert [e.metadata["epoch_num"] for e in events if e.key == "eval_accuracy"] == [2048, 4096]
 
 
-def test_every_line_is_on_the_disk_at_once(tmp_path: Path) -> None:
+def test_every_line_is_flushed(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "log.txt"
     with ResultLog(path) as log:
         for number in range(3):
@@ -113,15 +111,15 @@ def test_every_line_is_on_the_disk_at_once(tmp_path: Path) -> None:
     assert [event.value for event in read_log(path).events] == [0, 1, 2, 3]
 
 
-def test_a_line_tells_where_it_was_logged(tmp_path: Path) -> None:
+def test_metadata_has_the_caller_s_file(tmp_path: Path) -> None:
     with ResultLog(tmp_path / "log.txt") as log:
-        log.run_stops("success", 3)
+        log.log_run_stop("success", 3)
     assert {event.metadata["file"] for event in read_log(tmp_path / "log.txt").events} == {
         "tests/podium/mllog/test_write.py"
     }
 
 
-def test_a_name_may_have_any_letters(write_system: Any, write_log: Any) -> None:
+def test_names_may_have_any_characters(write_system: Any, write_log: Any) -> None:
     from podium.config.load import load_system
 
     config = load_system(str(write_system({"description.submitter": 'Zwölf "東京"\u2028\\'})), settings=["seed=1"])
@@ -130,33 +128,33 @@ def test_a_name_may_have_any_letters(write_system: Any, write_log: Any) -> None:
     assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
 
 
-# The clock
+# Clock changes
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """The machine's clocks in seconds: `boot` is never set."""
+    """Replace the machine's clocks, in seconds; `boot` is monotonic."""
     clocks = {"wall": 1.7e9, "boot": 50.0}
     monkeypatch.setattr(clock, "wall_seconds", lambda: clocks["wall"])
     monkeypatch.setattr(clock, "boot_seconds", lambda: clocks["boot"])
     return clocks
 
 
-def passes(machine: dict[str, float], seconds: float, step: float = 0.0) -> None:
+def advance(machine: dict[str, float], seconds: float, step: float = 0.0) -> None:
     machine["boot"] += seconds
     machine["wall"] += seconds + step
 
 
 @pytest.mark.parametrize("step", [3.0, -3.0, 3600.0, -3600.0])
-def test_a_run_whose_clock_was_set_is_refused_and_its_times_are_right(
+def test_run_with_a_clock_change_is_aborted_with_correct_times(
     machine: dict[str, float], tmp_path: Path, step: float
 ) -> None:
     path = tmp_path / "log.txt"
     with ResultLog(path) as log:
-        log.run_starts()
-        passes(machine, 5.0, step)
+        log.log_run_start()
+        advance(machine, 5.0, step)
         with pytest.raises(WorkError, match=re.escape(f"set by {step:+,.1f} s while the run was timed")):
-            log.run_stops("success", 16)
+            log.log_run_stop("success", 16)
     events = {event.key: event for event in read_log(path).events}
     assert events["run_stop"].time_ms - events["run_start"].time_ms == 5000
     assert events["run_stop"].metadata["status"] == "aborted"
@@ -164,38 +162,36 @@ def test_a_run_whose_clock_was_set_is_refused_and_its_times_are_right(
 
 
 @pytest.mark.parametrize("step", [0.0, 1.0, -1.0])
-def test_a_leap_second_is_no_fault_and_changes_no_time(machine: dict[str, float], tmp_path: Path, step: float) -> None:
+def test_leap_second_is_allowed_and_changes_no_time(machine: dict[str, float], tmp_path: Path, step: float) -> None:
     path = tmp_path / "log.txt"
     with ResultLog(path) as log:
-        passes(machine, 60.0, 3600.0)  # before the run, when clocks are set
-        log.run_starts()
-        passes(machine, 5.0, step)
-        log.run_stops("success", 16)
+        advance(machine, 60.0, 3600.0)  # before the run, when clocks are set
+        log.log_run_start()
+        advance(machine, 5.0, step)
+        log.log_run_stop("success", 16)
     events = {event.key: event for event in read_log(path).events}
     assert events["run_stop"].time_ms - events["run_start"].time_ms == 5000
     assert events["run_stop"].metadata["status"] == "success"
 
 
-def test_a_log_is_closed_after_its_last_line_though_the_clock_was_set_back(
-    machine: dict[str, float], tmp_path: Path
-) -> None:
+def test_closing_line_is_last_after_the_clock_was_set_back(machine: dict[str, float], tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     with ResultLog(path) as log:
-        log.run_starts()
-    passes(machine, 5.0, -3600.0)
+        log.log_run_start()
+    advance(machine, 5.0, -3600.0)
     assert close_as_aborted(path)
     times = [event.time_ms for event in read_log(path).events]
     assert times == sorted(times)
 
 
-def test_the_time_that_a_process_was_stopped_counts(tmp_path: Path) -> None:
+def test_time_of_a_stopped_process_counts(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     pid = os.fork()
     if pid == 0:
         with ResultLog(path) as log:
-            log.run_starts()
+            log.log_run_start()
             os.kill(os.getpid(), signal.SIGSTOP)
-            log.run_stops("success", 16)
+            log.log_run_stop("success", 16)
         os._exit(0)
     _, status = os.waitpid(pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
@@ -209,11 +205,11 @@ def test_the_time_that_a_process_was_stopped_counts(tmp_path: Path) -> None:
     assert events["run_stop"].metadata["status"] == "success"
 
 
-# Runs that broke off
+# Failed runs
 
 
 def cuts(lines: list[bytes]) -> list[tuple[str, bytes]]:
-    """A log cut off after each of its lines, before the line's end, and inside of it."""
+    """Return a log cut off after each of its lines, before the line's ending, and within it."""
     found = []
     for number, line in enumerate(lines):
         before = b"".join(lines[:number])
@@ -225,8 +221,8 @@ def cuts(lines: list[bytes]) -> list[tuple[str, bytes]]:
     return found
 
 
-def wrongly_closed(path: Path) -> list[str]:
-    """Close the log as it is cut off in one way after another, and tell of what is wrong then."""
+def closing_errors(path: Path) -> list[str]:
+    """Close the log after each possible cut, and return what is wrong."""
     whole = path.read_bytes().splitlines(keepends=True)
     wrong = []
     for where, content in cuts(whole):
@@ -237,7 +233,7 @@ def wrongly_closed(path: Path) -> list[str]:
         found = keys(path)
         if not had_begun:
             if closed or path.read_bytes() != content:
-                wrong.append(f"{where}: not begun, and yet closed or changed")
+                wrong.append(f"{where}: closed or changed before run_start")
             continue
         once = [key for key in ("run_start", "run_stop", "train_samples") if found.count(key) != 1]
         lines = path.read_bytes().splitlines()
@@ -253,12 +249,12 @@ def wrongly_closed(path: Path) -> list[str]:
     return wrong
 
 
-def test_a_log_cut_off_anywhere_is_closed_as_aborted(open_config: RunConfig, write_log: Any) -> None:
-    assert wrongly_closed(write_log(open_config)) == []
+def test_log_cut_off_anywhere_is_closed_as_aborted(open_config: RunConfig, write_log: Any) -> None:
+    assert closing_errors(write_log(open_config)) == []
 
 
 @pytest.mark.parametrize("tail", [b"\xff\xfe", b":::MLLOG \xc3", b":::MLLOG {}\0", "\u2028".encode()])
-def test_what_is_no_line_of_ours_is_removed_from_the_end(open_config: RunConfig, write_log: Any, tail: bytes) -> None:
+def test_incomplete_last_line_is_removed(open_config: RunConfig, write_log: Any, tail: bytes) -> None:
     path = write_log(open_config)
     before, events = path.read_bytes(), read_log(path).events
     path.write_bytes(before + tail)
@@ -267,7 +263,7 @@ def test_what_is_no_line_of_ours_is_removed_from_the_end(open_config: RunConfig,
     assert path.read_bytes() == before
 
 
-def test_the_status_is_that_of_run_stop(open_config: RunConfig, write_log: Any) -> None:
+def test_status_is_that_of_run_stop(open_config: RunConfig, write_log: Any) -> None:
     assert read_log(write_log(open_config, accuracies=(0.1,), name="aborted.txt")).status == "aborted"
     path = write_log(open_config)
     assert read_log(path).status == "success"
@@ -278,16 +274,14 @@ def test_the_status_is_that_of_run_stop(open_config: RunConfig, write_log: Any) 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_is_a_sentence() -> None:
+def test_full_disk_is_a_work_error() -> None:
     log = ResultLog(Path("/dev/full"))
-    with pytest.raises(WorkError, match=r"^/dev/full: the log cannot be written \(.*No space left on device\); see"):
-        log.run_starts()
+    with pytest.raises(WorkError, match=r"^/dev/full: the log cannot be written \(.*No space left on device\); check"):
+        log.log_run_start()
 
 
 @pytest.mark.parametrize("end", ["eval_accuracy", "block_start", "run_start", "eval_stop"])
-def test_the_samples_are_those_of_the_last_event_that_names_them(
-    open_config: RunConfig, write_log: Any, end: str
-) -> None:
+def test_samples_are_those_of_the_last_event_with_epoch_num(open_config: RunConfig, write_log: Any, end: str) -> None:
     path = write_log(open_config)
     lines = path.read_bytes().splitlines(keepends=True)
     last = max(number for number, line in enumerate(lines) if f'"{end}"'.encode() in line)
@@ -300,7 +294,7 @@ def test_the_samples_are_those_of_the_last_event_that_names_them(
     assert stop.metadata["epoch_num"] == samples
 
 
-def test_a_log_that_was_closed_is_still_accepted(open_config: RunConfig, write_log: Any) -> None:
+def test_closed_log_is_accepted(open_config: RunConfig, write_log: Any) -> None:
     path = write_log(open_config)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-7]))  # in the second block
@@ -308,22 +302,22 @@ def test_a_log_that_was_closed_is_still_accepted(open_config: RunConfig, write_l
     assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
 
 
-def test_a_run_that_ended_is_left_as_it_is(open_config: RunConfig, write_log: Any) -> None:
+def test_complete_log_is_not_changed(open_config: RunConfig, write_log: Any) -> None:
     path = write_log(open_config)
     before = path.read_bytes()
     assert close_as_aborted(path)
     assert path.read_bytes() == before
 
 
-def test_where_there_is_no_log_there_is_no_run(tmp_path: Path) -> None:
+def test_missing_or_empty_log_is_not_closed(tmp_path: Path) -> None:
     assert not close_as_aborted(tmp_path / "none.txt")
     (tmp_path / "empty.txt").touch()
     assert not close_as_aborted(tmp_path / "empty.txt")
     assert list(tmp_path.iterdir()) == [tmp_path / "empty.txt"]
 
 
-def test_a_full_disk_is_a_sentence_and_stays_one_when_the_log_is_closed() -> None:
+def test_full_disk_is_a_work_error_also_at_close() -> None:
     with pytest.raises(WorkError, match=r"/dev/full: the disk is full \(No space left on device\)"):  # noqa: SIM117
         with ResultLog(Path("/dev/full")) as log:
             with pytest.raises(WorkError, match=r"/dev/full: the log cannot be written"):
-                log.run_starts()
+                log.log_run_start()

@@ -1,4 +1,4 @@
-"""Folders of runs as an implementation leaves them, with anything in them changed."""
+"""Folders of runs as an implementation writes them, with optional changes."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +34,7 @@ SET = "2026-11-21_10-00-00_000001"
 
 
 def step(number: int, **changes: Any) -> dict[str, Any]:
-    """A step's line, of 16 samples."""
+    """The line of a step of 16 samples."""
     line = {
         "event": "step",
         "step": number,
@@ -61,7 +61,7 @@ def lines(found: Iterable[Mapping[str, Any]]) -> str:
 
 
 def summary(**changes: Any) -> dict[str, Any]:
-    whole = {
+    content = {
         "reached_target": True,
         "seconds": 40.0,
         "samples": 640,
@@ -77,7 +77,7 @@ def summary(**changes: Any) -> dict[str, Any]:
         "phases_ms": PHASES,
         "evaluation": {"evaluations": 2, "share_of_run": 0.25},
     }
-    return whole | changes
+    return content | changes
 
 
 MakeRun = Callable[..., Path]
@@ -85,7 +85,7 @@ MakeRun = Callable[..., Path]
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """Writes runs/mine/SET/run_N; a file given as None is left out, as a text is written as it is."""
+    """Write runs/mine/SET/run_N; a file given as None is omitted, and one given as text is written literally."""
 
     def make(
         number: int = 0,

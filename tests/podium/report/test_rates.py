@@ -1,4 +1,4 @@
-"""Throughput between evaluations, from the log that is the run's own."""
+"""Throughput between evaluations, from the run's result log."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from podium.core.errors import Interrupted
 from podium.mllog.run import RunLog
-from podium.report.find import find
+from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.rates import Rate
 from tests.podium.report.conftest import SETTINGS, MakeRun, summary
@@ -16,7 +16,7 @@ LATER = ["2026-11-21_10-30-00_1", "2026-11-21_11-00-00_1"]
 
 
 def log(seed: int = 7, accuracies: tuple[float, ...] = (0.4, 0.73)) -> str:
-    """Blocks of 320 samples in two and in four seconds."""
+    """Return a log with blocks of 320 samples that take two and four seconds."""
     events: list[tuple[int, str, object, dict[str, int]]] = [(0, "seed", seed, {})]
     for number, accuracy in enumerate(accuracies):
         start, samples = 1_000 + 10_000 * number, 320 * (number + 1)
@@ -35,7 +35,7 @@ def log(seed: int = 7, accuracies: tuple[float, ...] = (0.4, 0.73)) -> str:
 
 
 def rates(folder: Path) -> tuple[Rate, ...]:
-    return read_sets(find([folder]))[0].runs[0].rates
+    return read_sets(find_runs([folder]))[0].runs[0].rates
 
 
 RATES = (Rate(320, 160.0), Rate(640, 80.0))
@@ -46,12 +46,12 @@ def place(path: Path, content: str) -> None:
     path.write_text(content)
 
 
-def test_the_log_of_a_run_under_way_is_in_its_folder(make_run: MakeRun) -> None:
+def test_log_of_a_run_in_progress_is_in_its_folder(make_run: MakeRun) -> None:
     assert rates(make_run(result__partial__txt=log(accuracies=(0.4,)))) == RATES[:1]
     assert rates(make_run(1, result__partial__txt=log(seed=8))) == ()
 
 
-def test_a_log_among_the_results_is_known_by_seed_and_accuracies(make_run: MakeRun, tmp_path: Path) -> None:
+def test_log_among_results_is_matched_by_seed_and_accuracies(make_run: MakeRun, tmp_path: Path) -> None:
     folder, results = make_run(totals=summary()), tmp_path / "results/mine/bert"
     assert rates(folder) == ()
     place(results / "result_0.txt", log(seed=8))
@@ -61,20 +61,20 @@ def test_a_log_among_the_results_is_known_by_seed_and_accuracies(make_run: MakeR
     assert rates(folder) == RATES
 
 
-def test_a_log_in_its_set_s_folder(make_run: MakeRun) -> None:
+def test_log_in_the_folder_of_its_set(make_run: MakeRun) -> None:
     folder = make_run(totals=summary())
     place(folder.parent / "result_0.txt", log())
     assert rates(folder) == RATES
 
 
-def test_a_log_that_a_later_set_has_moved(make_run: MakeRun, tmp_path: Path) -> None:
+def test_log_moved_by_a_later_set(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run(totals=summary())
-    (tmp_path / "runs/mine" / LATER[0]).mkdir()  # a set that left no result moves none
+    (tmp_path / "runs/mine" / LATER[0]).mkdir()  # a set without a result moves none
     place(tmp_path / "runs/mine" / LATER[1] / "replaced_results/result_0.txt", log())
     assert rates(folder) == RATES
 
 
-def test_results_that_earlier_sets_have_moved_are_not_looked_through(make_run: MakeRun, tmp_path: Path) -> None:
+def test_results_moved_by_earlier_sets_are_not_searched(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run(totals=summary())
     for hour in range(5):
         place(tmp_path / "runs/mine" / f"2026-11-20_0{hour}-00-00/replaced_results/result_0.txt", log(seed=hour))
@@ -82,19 +82,19 @@ def test_results_that_earlier_sets_have_moved_are_not_looked_through(make_run: M
     assert rates(folder) == RATES
 
 
-def test_a_restarted_run_has_none(make_run: MakeRun, tmp_path: Path) -> None:
+def test_restarted_run_has_no_rates(make_run: MakeRun, tmp_path: Path) -> None:
     place(tmp_path / "results/mine/bert/result_0.txt", log())
     assert rates(make_run(0, totals=summary())) == RATES
     assert rates(make_run(1, totals=summary(), restarts__jsonl='{"samples": 320}\n')) == ()
 
 
 @pytest.mark.parametrize("settings", [None, {**SETTINGS, "seed": "seven"}, {**SETTINGS, "seed": None}])
-def test_without_a_seed_no_log_is_known(make_run: MakeRun, tmp_path: Path, settings: dict[str, object] | None) -> None:
+def test_run_without_a_seed_has_no_rates(make_run: MakeRun, tmp_path: Path, settings: dict[str, object] | None) -> None:
     place(tmp_path / "results/mine/bert/result_0.txt", log())
     assert rates(make_run(settings=settings)) == ()
 
 
-def test_an_interruption_while_a_log_is_read_ends_the_report(
+def test_interruption_while_reading_a_log_ends_the_report(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(path: Path) -> RunLog:
@@ -107,7 +107,7 @@ def test_an_interruption_while_a_log_is_read_ends_the_report(
         rates(folder)
 
 
-def test_logs_that_are_damaged_are_passed_over(make_run: MakeRun, tmp_path: Path) -> None:
+def test_damaged_logs_are_skipped(make_run: MakeRun, tmp_path: Path) -> None:
     results = tmp_path / "results/mine/bert"
     (results / "result_0.txt").mkdir(parents=True)
     place(results / "result_1.txt", "\0" * 100)

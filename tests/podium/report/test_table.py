@@ -1,4 +1,4 @@
-"""The tables in a terminal, and the object for programs."""
+"""The tables in the terminal, and the JSON object."""
 
 import io
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from podium.report.find import find
+from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.table import as_json, print_sets
 from tests.podium.report.conftest import SETTINGS, MakeRun, step, summary
@@ -17,7 +17,7 @@ EVIL = "\x1b[31m\u202e[red]evil[/red]<script>alert(1)</script>"
 
 def printed(*folders: Path, notes: Sequence[str] = (), width: int = 120) -> str:
     out = io.StringIO()
-    print_sets(Console(file=out, width=width), read_sets(find(folders)), notes)
+    print_sets(Console(file=out, width=width), read_sets(find_runs(folders)), notes)
     return out.getvalue()
 
 
@@ -26,7 +26,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells}
 
 
-def test_one_run(make_run: MakeRun) -> None:
+def test_table_of_one_run(make_run: MakeRun) -> None:
     text = printed(make_run(totals=summary()))
     assert "Settings: system mine, recipe indexed, size tiny, division open" in text and "auto: bf16" in text
     found = rows(text)
@@ -36,7 +36,7 @@ def test_one_run(make_run: MakeRun) -> None:
     assert found["step: forward"] == ["20.00 ms, 25.0%"]
 
 
-def test_few_runs_stand_side_by_side_with_their_mean(make_run: MakeRun) -> None:
+def test_few_runs_have_columns_and_their_mean(make_run: MakeRun) -> None:
     make_run(0, totals=summary(seconds=40.0))
     text = printed(make_run(1, totals=summary(seconds=42.0), settings={**SETTINGS, "seed": 8}).parent)
     found = rows(text)
@@ -53,14 +53,14 @@ def test_many_runs_have_a_line_each(make_run: MakeRun) -> None:
     assert found["time"] == ["44.50 ± 3.03 s"] and found["MLPerf score"] == ["44.50 s"]
 
 
-def test_notes_and_failures_are_told(make_run: MakeRun) -> None:
+def test_notes_and_failures_are_printed(make_run: MakeRun) -> None:
     failure = json.dumps({"exit_code": 1, "message": "a rank died"})
     text = printed(make_run(failure__json=failure, settings=None), notes=["older sets are left out"], width=200)
     assert "older sets are left out" in text
     assert "run_0: config.yaml: is missing" in text and "run_0 broke off: a rank died" in text
 
 
-def test_nothing_from_a_file_acts_on_the_terminal(make_run: MakeRun) -> None:
+def test_control_characters_are_removed(make_run: MakeRun) -> None:
     settings = {**SETTINGS, "system": EVIL, "recipe": EVIL, "seed": EVIL}
     source = json.dumps({"code": EVIL, "commit": EVIL})
     run = make_run(settings=settings, source__json=source, failure__json=json.dumps({"exit_code": 1, "message": EVIL}))
@@ -70,10 +70,10 @@ def test_nothing_from_a_file_acts_on_the_terminal(make_run: MakeRun) -> None:
     assert text.count("[red]evil[/red]") >= 4
 
 
-def test_json_is_json_and_holds_the_numbers(make_run: MakeRun) -> None:
+def test_json_has_the_values(make_run: MakeRun) -> None:
     make_run(0, totals=summary())
     folder = make_run(1, metrics=[step(1), step(2, gradient_norm=float("inf"))])
-    text = json.dumps(as_json(read_sets(find([folder.parent])), ["a note"]), allow_nan=False)
+    text = json.dumps(as_json(read_sets(find_runs([folder.parent])), ["a note"]), allow_nan=False)
     found = json.loads(text)
     assert found["notes"] == ["a note"]
     (one,) = found["sets"]

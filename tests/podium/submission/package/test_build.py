@@ -431,7 +431,7 @@ def test_accelerators_must_match_the_processes(closed_set: Any, make_request: An
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        (":::MLLOG [1,2]", "is no JSON object"),
+        (":::MLLOG [1,2]", "is not a JSON object"),
         (":::MLLOG " + "[" * 100_000, "result_3.txt: line"),
         (":::MLLOG {", "result_3.txt: line"),
     ],
