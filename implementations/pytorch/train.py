@@ -89,9 +89,9 @@ def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tup
         folder.reset_for_restart(checkpoint)
     log = ResultLog(folder.log)
     if checkpoint is None:
-        log.submission(config, caches_cleared)
+        log.log_submission(config, caches_cleared)
     if again:
-        log.restarts(folder.restarts, checkpoint.samples if checkpoint else 0)
+        log.log_restart(folder.restarts, checkpoint.samples if checkpoint else 0)
     return log, checkpoint
 
 

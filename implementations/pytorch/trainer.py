@@ -114,7 +114,7 @@ class Trainer:
         """Train to the target or the maximum of samples. Returns True if the target was reached or is not set."""
         self._initialise()
         if self.log and not self.checkpoint:
-            self.log.run_starts()
+            self.log.log_run_start()
         # MLPerf: no rank may read training data before run_start is logged, by the first rank.
         self.processes.barrier()
         # The boot clock, which steps of the wall clock do not change. A resumed run continues its time.
@@ -134,7 +134,7 @@ class Trainer:
         self.precision = self.stepper.precision
         if self.log and not self.checkpoint:
             in_use = describe_optimizer(self.stepper.optimizer, config.optimizer)
-            self.log.settings(config, in_use, config.model_size.tensors(self.vocabulary_size))
+            self.log.log_settings(config, in_use, config.model_size.tensors(self.vocabulary_size))
         self.last_step = config.steps
         self._find_shapes()
         self._warm_up()
@@ -242,7 +242,7 @@ class Trainer:
                 self.watch.batch = number
                 self.phases.lap("data_wait")
                 if self.log and not position.in_block:
-                    self.log.block_starts(position.block_start, position.next_evaluation - position.block_start)
+                    self.log.log_block_start(position.block_start, position.next_evaluation - position.block_start)
                 position.in_block = True
                 self._step(step)
                 position.batches = number
@@ -260,7 +260,7 @@ class Trainer:
                         "in fp16; lower it, or use precision fp32"
                     )
                 if self.log:
-                    self.log.block_stops(position.block_start, self.totals.samples)
+                    self.log.log_block_stop(position.block_start, self.totals.samples)
                 if self._evaluate(last=number == self.last_step):
                     return self._stop_clock(reached=True)
                 position.block_start, position.in_block = self.totals.samples, False
@@ -322,7 +322,7 @@ class Trainer:
             return True
         self.evaluated_totals = replace(self.totals)
         if self.log:
-            self.log.evaluation_starts(self.evaluated_totals.samples)
+            self.log.log_evaluation_start(self.evaluated_totals.samples)
         # Each batch counts as progress for the watchdog.
         batches = self.watch.track_progress(self.evaluation_batches)
         if self.overlapped is None:
@@ -339,7 +339,7 @@ class Trainer:
         if self._reaches_target(accuracy):
             self._flush()
             if self.log:
-                self.log.block_stops(block_start, self.totals.samples)
+                self.log.log_block_stop(block_start, self.totals.samples)
         return self._record_accuracy(accuracy)
 
     def _record_accuracy(self, accuracy: Accuracy) -> bool:
@@ -357,7 +357,7 @@ class Trainer:
         self.accuracy, samples = accuracy, self.evaluated_totals.samples
         self.evaluations += 1
         if self.log:
-            self.log.evaluation_stops(samples, accuracy.masked_lm)
+            self.log.log_evaluation_stop(samples, accuracy.masked_lm)
         line = {
             "event": "evaluation",
             "samples": samples,
@@ -383,7 +383,7 @@ class Trainer:
         """Log run_stop and take the time, before resources are released. Returns `reached`."""
         self.seconds = boot_seconds() - self.started
         if self.log:
-            self.log.run_stops(SUCCESS if reached else ABORTED, self.totals.samples)
+            self.log.log_run_stop(SUCCESS if reached else ABORTED, self.totals.samples)
         return reached
 
     # After run_stop

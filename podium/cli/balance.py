@@ -67,12 +67,12 @@ def plot_balance(cluster: Cluster, report: Mapping[str, Any], path: Path) -> Non
     """Draw the bars of `print_balance` as SVG. UsageError for another file type, WorkError if it cannot be written."""
     if path.suffix != ".svg":
         raise UsageError(f"--plot: found {path}, allowed is a path that ends with .svg")
-    from podium.html.chart import picture  # here, since matplotlib takes long to import
+    from podium.html.chart import svg_axes  # here, since matplotlib takes long to import
 
     names = list(report["strategies"])
     rows = [report["strategies"][name] for name in names]
     parts = [_shares(row) for row in rows]
-    with picture(path, 8, 1 + 0.45 * len(names)) as axes:
+    with svg_axes(path, 8, 1 + 0.45 * len(names)) as axes:
         left = [0.0] * len(names)
         for number, (label, colour) in enumerate(COLOURS.items()):
             widths = [100 * part[number] for part in parts]

@@ -81,7 +81,7 @@ def compare(
     from podium.comparison.table import filter_results, print_comparison, rows
     from podium.core.errors import UsageError
     from podium.core.files import user_cache_folder
-    from podium.html.page import require_page, write_page
+    from podium.html.page import require_page_or_no_file, write_page
 
     if per not in ("accelerator", "node"):
         raise UsageError(f"--per: found {per}, allowed is accelerator or node")
@@ -92,7 +92,7 @@ def compare(
     if not paths and ab is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or your own results/")
     if html is not None:
-        require_page(html)
+        require_page_or_no_file(html)
     prices = None if cost is None else read_prices(cost)
     cache = RunCache(None if no_cache else user_cache_folder())
     with progress_bar() as bar:

@@ -248,10 +248,10 @@ CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"  # ids in t
 
 def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
     """Draw `scale` and `published` of a prediction as SVG. WorkError if the file cannot be written."""
-    from podium.html.chart import picture  # here, since matplotlib takes long to import
+    from podium.html.chart import svg_axes  # here, since matplotlib takes long to import
 
     rows = predicted["scale"]
-    with picture(path, 8, 5) as axes:
+    with svg_axes(path, 8, 5) as axes:
         gpus = [row["gpus"] for row in rows]
         low, high = ([row[key] for row in rows] for key in ("low", "high"))
         axes.fill_between(gpus, low, high, color="#1f77b4", alpha=0.2)

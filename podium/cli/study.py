@@ -67,10 +67,10 @@ def print_study(console: Console, study: "Study") -> None:
 
 def plot_study(study: "Study", path: Path) -> None:
     """Draw the study's chart as SVG. WorkError if the file cannot be written."""
-    from podium.html.chart import picture  # here, since matplotlib takes long to import
+    from podium.html.chart import svg_axes  # here, since matplotlib takes long to import
 
     chart = study.chart
-    with picture(path, 8, 4.5) as axes:
+    with svg_axes(path, 8, 4.5) as axes:
         if chart.names:
             height = 0.8 / len(chart.lines)
             for number, line in enumerate(chart.lines):

@@ -7,7 +7,7 @@ from benchmarks.bert.rules import RUNS
 from podium.comparison.result import Result
 from podium.core.text import one_line
 from podium.mllog import system
-from podium.mllog.lines import HARMLESS, Oddity
+from podium.mllog.lines import HARMLESS, Anomaly
 
 # Relative difference allowed between train_samples and the samples to the target. Loggers round train_samples to whole
 # batches or steps, which is less than 1%.
@@ -46,7 +46,7 @@ def _check_failed_runs(result: Result) -> Iterator[str]:
 
 
 def _check_refused_runs(result: Result) -> Iterator[str]:
-    refused = [run.refused for run in result.runs if run.succeeded and run.refused is not None]
+    refused = [run.rejection_reason for run in result.runs if run.succeeded and run.rejection_reason is not None]
     if refused:
         yield f"{len(refused)} run(s) count as ones that did not reach the target: the first {refused[0]}"
 
@@ -68,7 +68,7 @@ def _check_batch_sizes(result: Result) -> Iterator[str]:
 
 def _check_divisions(result: Result) -> Iterator[str]:
     logged = {run.division for run in result.runs} - {None}
-    if logged and any(system.division(name) != result.division for name in logged):
+    if logged and any(system.parse_division(name) != result.division for name in logged):
         names = ", ".join(sorted(repr(name) for name in logged))
         yield f"logs have division {names}, the description {result.description.get('division')!r}"
 
@@ -103,13 +103,13 @@ def _check_duplicate_logs(result: Result) -> Iterator[str]:
 
 def _check_log_anomalies(result: Result) -> Iterator[str]:
     """Yield one message for each kind of log anomaly, with the number of logs and the first line of the first log."""
-    by_kind: dict[str, list[Oddity]] = {}
+    by_kind: dict[str, list[Anomaly]] = {}
     for run in result.runs:
         # reversed, so that of several of one kind in a log the first one stays in the dict
-        for kind, anomaly in {one.kind: one for one in reversed(run.oddities)}.items():
+        for kind, anomaly in {one.kind: one for one in reversed(run.anomalies)}.items():
             by_kind.setdefault(kind, []).append(anomaly)
     for kind, anomalies in sorted(by_kind.items()):
-        what = anomalies[0].what if kind not in HARMLESS else anomalies[0].what.partition(",")[0]
+        what = anomalies[0].message if kind not in HARMLESS else anomalies[0].message.partition(",")[0]
         # A text that begins with a number ("5 line(s) end in CR LF") is about several lines, not about this one.
         counted = what[:1].isdigit()
         where = f"line {anomalies[0].line:,} " if anomalies[0].line and not counted else ""

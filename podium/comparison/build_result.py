@@ -17,7 +17,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import attempt
 from podium.core.text import one_line, printable
 from podium.mllog import system as system_module
-from podium.mllog.lines import parse
+from podium.mllog.lines import parse_bounded_json
 from podium.mllog.results_tree import SCALING, Package, ResultFolder
 from podium.mllog.rulesets import LATEST, ruleset
 from podium.mllog.run import Run, as_number
@@ -47,7 +47,7 @@ def find_configuration(system: str, runs: Sequence[Run], runs_folder: Path, anom
 
 def description_fields(config: RunConfig) -> dict[str, str]:
     """Return MLPerf's description fields; missing numbers of nodes and accelerators are taken from `launch`."""
-    fields = system_module.texts(config.description.model_dump(by_alias=True))
+    fields = system_module.readable_fields(config.description.model_dump(by_alias=True))
     if not fields["number_of_nodes"]:
         fields["number_of_nodes"] = str(config.launch.nodes)
     if not fields["accelerators_per_node"]:
@@ -92,7 +92,7 @@ def _read_scaling_factor(path: Path, anomalies: list[str]) -> float | None:
             content = file.read(MAX_SCALING_FILE_BYTES + 1)
         if len(content) > MAX_SCALING_FILE_BYTES:
             raise ValueError(f"is larger than {MAX_SCALING_FILE_BYTES:,} bytes")
-        fields, _ = parse(content.decode("utf-8"))
+        fields, _ = parse_bounded_json(content.decode("utf-8"))
         found = as_number(fields.get("scaling_factor")) if isinstance(fields, dict) else None
         if found is None or not 1 <= found <= MAX_SCALING_FACTOR:
             raise ValueError(f"has no scaling_factor from 1 to {MAX_SCALING_FACTOR:g}")
@@ -121,15 +121,17 @@ def build_result(
         config = find_configuration(folder.system, runs, runs_folder, anomalies)
         if config is not None:
             fields, full_size = description_fields(config), config.size == LARGE.name
-    nodes, per_node = (system_module.count(fields.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
-    accelerator = system_module.name(fields.get("accelerator_model_name"))
+    nodes, per_node = (
+        system_module.parse_count(fields.get(key)) for key in ("number_of_nodes", "accelerators_per_node")
+    )
+    accelerator = system_module.parse_name(fields.get("accelerator_model_name"))
     result = Result(
         round=round_name,
-        submitter=system_module.name(fields.get("submitter"))
+        submitter=system_module.parse_name(fields.get("submitter"))
         or one_line(next((run.org for run in runs if run.org), package_results.package.name)),
         system=one_line(folder.system),
-        division=system_module.division(fields.get("division"))
-        or system_module.division(next((run.division for run in runs if run.division), None)),
+        division=system_module.parse_division(fields.get("division"))
+        or system_module.parse_division(next((run.division for run in runs if run.division), None)),
         source=printable(str(folder.path)),
         runs=tuple(runs),
         description=fields,
@@ -141,7 +143,7 @@ def build_result(
     )
     scaling_factor = find_scaling_factor(result, folder, anomalies)
     anomalies += inconsistencies(result)
-    return replace(result, scaling_factor=scaling_factor, oddities=tuple(one_line(one) for one in anomalies))
+    return replace(result, scaling_factor=scaling_factor, anomalies=tuple(one_line(one) for one in anomalies))
 
 
 def _read_description(package: Package, system: str, anomalies: list[str]) -> dict[str, str]:
@@ -157,7 +159,7 @@ def _read_description(package: Package, system: str, anomalies: list[str]) -> di
         return {}
     if found.problem is not None:
         anomalies.append(f"systems/{found.name}.json {found.problem}")
-    return system_module.texts(found.fields or {})
+    return system_module.readable_fields(found.fields or {})
 
 
 MIN_COMMON_RUNS = 2  # one run with equal seconds and samples may be chance

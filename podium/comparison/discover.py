@@ -14,7 +14,7 @@ from statistics import median
 
 from podium.core.errors import UsageError, WorkError
 from podium.core.text import printable
-from podium.mllog.results_tree import LOGS, Package, ResultFolder, folders, is_package, read_package, read_results
+from podium.mllog.results_tree import LOGS, Package, ResultFolder, is_package, list_folders, read_package, read_results
 
 # Publication date of each round. BERT was in v0.7 to v5.0.
 ROUNDS = {
@@ -173,7 +173,7 @@ def _search_packages(top: Path) -> list[Package]:
             continue
         absolute = folder.absolute()
         own = read_results(folder, absolute.parent.name, absolute.name)
-        below = [] if own.logs else [path for path in folders(folder) if not path.name.startswith(".")]
+        below = [] if own.logs else [path for path in list_folders(folder) if not path.name.startswith(".")]
         sets = [read_results(path, absolute.name, path.name) for path in below if BENCHMARK in path.name.lower()]
         if own.logs or any(one.logs for one in sets):
             found.append(_as_package(folder, (own,) if own.logs else tuple(sets)))

@@ -26,7 +26,7 @@ from podium.core.source_hash import source_hash
 from podium.core.text import one_line, printable
 from podium.mllog import read
 from podium.mllog.read import read_log
-from podium.mllog.results_tree import ResultFolder, in_order
+from podium.mllog.results_tree import ResultFolder, sort_logs
 from podium.mllog.run import Run, run_from_json
 from podium.submission.archive import Limits, Tally, archive_stem, is_archive, unpack
 
@@ -246,7 +246,7 @@ def _merge_repeated_folders(found: Sequence[tuple[Path, PackageResults]]) -> lis
 def _merge_logs(entries: Sequence[ResultFolder]) -> ResultFolder:
     """Merge entries of the same folder, each of which may have only some of its logs."""
     folder = entries[0].path
-    logs = in_order({folder / log.name for one in entries for log in one.logs})
+    logs = sort_logs({folder / log.name for one in entries for log in one.logs})
     others = sorted({folder / path.name for one in entries for path in one.others})
     return replace(entries[0], logs=logs, others=tuple(others))
 

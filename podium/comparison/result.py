@@ -32,7 +32,7 @@ class Result:
     repeats: str | None = None
     # False if the runs did not train BERT-large: then they are not compared with runs that did.
     full_size: bool = True
-    oddities: tuple[str, ...] = ()  # inconsistencies in logs and description, as sentence fragments
+    anomalies: tuple[str, ...] = ()  # inconsistencies in logs and description, as sentence fragments
 
     @property
     def name(self) -> str:

@@ -126,7 +126,7 @@ COLUMNS = (
 )
 
 
-def print_comparison(console: Console, comparison: Comparison, per: str, oddities: bool) -> None:
+def print_comparison(console: Console, comparison: Comparison, per: str, anomalies: bool) -> None:
     """Print a table for each round, the scaling, a sentence for each local result, and anomalies or their number."""
     results = comparison.results
     for name in dict.fromkeys(one.round for one in results):
@@ -137,12 +137,12 @@ def print_comparison(console: Console, comparison: Comparison, per: str, odditie
         console.print(_scaling_table(scaled))
     for sentence in describe_own_results(results, comparison.others):
         console.print(f"• {sentence}", markup=False, highlight=False)
-    found = [(one, what) for one in results for what in one.oddities]
-    if oddities:
+    found = [(one, what) for one in results for what in one.anomalies]
+    if anomalies:
         for one, what in found:
             console.print(f"{one.name}: {what}", markup=False, highlight=False, style="dim")
     elif found:
-        count = sum(bool(one.oddities) for one in results)
+        count = sum(bool(one.anomalies) for one in results)
         console.print(f"{count} of {len(results)} have anomalies in logs or descriptions; see --oddities", style="dim")
 
 
@@ -270,7 +270,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "full_size": one.full_size,
             "framework": one.description.get("framework"),
             "source": one.source,
-            "oddities": list(one.oddities),
+            "oddities": list(one.anomalies),
         }
         for one in results
     ]

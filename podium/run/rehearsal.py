@@ -21,7 +21,7 @@ from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import make_folder
 from podium.core.locks import folder_lock, is_locked, waiting_folder_lock
-from podium.mllog.system import amount_of_memory
+from podium.mllog.system import parse_memory_size
 from podium.planning.costs import with_measured_costs
 from podium.run.data import DATA
 from podium.run.implementation import call_entry_point
@@ -52,7 +52,7 @@ def rehearse(
             config.implementation, "rehearse", [str(path), "--rank", str(rank), "--steps", str(steps)]
         )
     about = {"system": config.system, "recipe": config.recipe, "global_batch_size": config.global_batch_size}
-    memory_bytes = amount_of_memory(config.description.host_memory_capacity)
+    memory_bytes = parse_memory_size(config.description.host_memory_capacity)
     return about | {"samples": count, "stated_memory_bytes": memory_bytes} | result
 
 

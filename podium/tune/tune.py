@@ -22,7 +22,7 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder, write_atomically
 from podium.core.locks import folder_lock
 from podium.core.yaml_files import dump_yaml
-from podium.html.chart import picture
+from podium.html.chart import svg_axes
 from podium.planning.costs import with_measured_costs
 from podium.run.data import with_data
 from podium.run.prepare import check_checkpoint
@@ -295,7 +295,7 @@ def verdicts(results: Sequence[SearchResult], repeats: Sequence[Repeats]) -> Ite
 
 def plot_tuned(tuned: TuneResult, path: Path) -> None:
     """Draw the trials, the best so far and the repeats of each search. Raises WorkError if it cannot be written."""
-    with picture(path, 9, 5) as axes:
+    with svg_axes(path, 9, 5) as axes:
         longest = max(len(one.trials) for one in tuned.results)
         colours = {one.space.name: COLOURS[number % len(COLOURS)] for number, one in enumerate(tuned.results)}
         for one in tuned.results:

@@ -37,7 +37,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = [
         *(make_sized_result(number) for number in range(4)),
         make_sized_result(2, accelerator="Other", kind=None, round="v2.1", system="other-2"),
-        make_result([], system="timeless", oddities=("has no logs",)),
+        make_result([], system="timeless", anomalies=("has no logs",)),
         make_sized_result(1, round=None, system="mine", submitter="Me"),
     ]
     path = tmp_path_factory.mktemp("report") / "report.html"
@@ -51,7 +51,7 @@ def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = []
     for number, name in enumerate(HOSTILE):
         fields = {"submitter": name, "system": name, "round": name, "accelerator": name, "division": name}
-        results.append(make_sized_result(number % 8, **fields, kind=None, repeats=name, oddities=(f"{name} is odd",)))
+        results.append(make_sized_result(number % 8, **fields, kind=None, repeats=name, anomalies=(f"{name} is odd",)))
         results.append(make_sized_result(number % 8, system=name, round=None))
     path = tmp_path_factory.mktemp("hostile") / "report.html"
     write_page(path, comparison_page(Comparison(tuple(results), HOSTILE), title=HOSTILE[0]))

@@ -21,7 +21,7 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import CODE_FOLDER
 from podium.launch.launch import Node, command
-from podium.mllog.write import ABORTED, SUCCESS, ResultLog, UsedOptimizer
+from podium.mllog.write import ABORTED, SUCCESS, OptimizerHyperparameters, ResultLog
 
 LAPTOP = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))
 
@@ -116,7 +116,7 @@ def write_log(tmp_path: Path) -> WriteLog:
     ) -> Path:
         """Calls and their order are those of implementations/pytorch/train.py and trainer.py."""
         settings, path = config.optimizer, tmp_path / name
-        optimizer = UsedOptimizer(
+        optimizer = OptimizerHyperparameters(
             algorithm=settings.algorithm,
             learning_rate=settings.learning_rate,
             beta1=settings.beta1,
@@ -132,16 +132,16 @@ def write_log(tmp_path: Path) -> WriteLog:
         )
         target, samples = config.target_accuracy or 1.0, 0
         with ResultLog(path) as log:
-            log.submission(config, caches_cleared=True)
-            log.settings(config, optimizer, islice(config.model_size.tensors(30_522), tensors))
-            log.run_starts()
+            log.log_submission(config, caches_cleared=True)
+            log.log_settings(config, optimizer, islice(config.model_size.tensors(30_522), tensors))
+            log.log_run_start()
             for accuracy in accuracies:
-                log.block_starts(samples, config.evaluation_interval)
+                log.log_block_start(samples, config.evaluation_interval)
                 first, samples = samples, samples + config.evaluation_interval
-                log.block_stops(first, samples)
-                log.evaluation_starts(samples)
-                log.evaluation_stops(samples, accuracy)
-            log.run_stops(SUCCESS if accuracies[-1] >= target else ABORTED, samples)
+                log.log_block_stop(first, samples)
+                log.log_evaluation_start(samples)
+                log.log_evaluation_stop(samples, accuracy)
+            log.log_run_stop(SUCCESS if accuracies[-1] >= target else ABORTED, samples)
         return path
 
     return write

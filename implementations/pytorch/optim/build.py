@@ -11,7 +11,7 @@ from implementations.pytorch.optim.apex_lamb import ApexLamb
 from implementations.pytorch.optim.lamb import Lamb
 from implementations.pytorch.optim.sharded_lamb import ShardedLamb
 from podium.config.schema import OptimizerSettings
-from podium.mllog.write import UsedOptimizer
+from podium.mllog.write import OptimizerHyperparameters
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
@@ -49,13 +49,13 @@ def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
         group["lr"].copy_(rate)
 
 
-def describe_optimizer(optimizer: Optimizer, settings: OptimizerSettings) -> UsedOptimizer:
+def describe_optimizer(optimizer: Optimizer, settings: OptimizerSettings) -> OptimizerHyperparameters:
     """Return the hyper-parameters in use for the log; betas, epsilon and weight decay are read from the optimizer.
 
     The first parameter group is the source: it holds the weight matrices, which have weight decay.
     """
     group = optimizer.param_groups[0]
-    return UsedOptimizer(
+    return OptimizerHyperparameters(
         algorithm="adamw" if isinstance(optimizer, AdamW) else "lamb",
         learning_rate=settings.learning_rate,
         beta1=group["betas"][0],

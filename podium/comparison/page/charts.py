@@ -85,7 +85,7 @@ def _chart_by_size(
                     **style,
                 },
             )
-            canvas.tell(drawn, [tooltip(result) for _, result in placed])
+            canvas.add_tooltips(drawn, [tooltip(result) for _, result in placed])
             handles.setdefault(name, drawn)
 
         for name, results in families.by_name.items():
@@ -174,10 +174,10 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             rate = rate_of(result) or 0.0
             colour = SERIES[1 if result.own else 0].light
             (bar,) = canvas.axes.barh([row], [rate], height=0.62, color=colour)
-            canvas.tell(bar, [tooltip(result)])
+            canvas.add_tooltips(bar, [tooltip(result)])
             part = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
             canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center")
-        canvas.rows([label(one.short_name if one.own else family_of(one), 24) for one in ordered])
+        canvas.label_rows([label(one.short_name if one.own else family_of(one), 24) for one in ordered])
         canvas.axes.set_xlim(0, highest * (1.75 if canvas.narrow else 1.25))
         canvas.axes.set_xlabel("sequences/s per accelerator")
 
@@ -245,7 +245,7 @@ def curves_chart(results: Sequence[Result], zoomed: bool) -> Chart:
             texts = [
                 f"after {at:,.0f} samples: {mid:.4f} ({least:.4f} to {most:.4f})" for at, mid, least, most in at_points
             ]
-            canvas.tell(points, [tooltip(result, text) for text in texts])
+            canvas.add_tooltips(points, [tooltip(result, text) for text in texts])
             lines.append(Line2D([], [], **style, linewidth=width, markersize=5))
             lows.append(float(low.min()))
             highs.append(float(high.max()))
@@ -324,10 +324,10 @@ def phase_times_chart(results: Sequence[Result]) -> Chart:
                     continue
                 width = 100 * seconds / sum(spent.parts)
                 (bar,) = canvas.axes.barh([row], [width], left=left, height=0.62, color=colour)
-                canvas.tell(bar, [_time_label(result, spent, kind, seconds)])
+                canvas.add_tooltips(bar, [_time_label(result, spent, kind, seconds)])
                 left += width
         longest = 20 if canvas.narrow else 44
-        canvas.rows([label(result.short_name, longest) for result in results])
+        canvas.label_rows([label(result.short_name, longest) for result in results])
         canvas.axes.set_xlim(0, 100)
         canvas.axes.set_xlabel("% of a run's time")
         canvas.legend([Patch(color=colour) for colour in PHASE_COLOURS], PHASES, columns=3, narrow=1)

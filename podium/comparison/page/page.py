@@ -30,7 +30,7 @@ from podium.core.console import print_message
 from podium.core.errors import PodiumError
 from podium.core.files import make_folder, user_cache_folder, write_atomically
 from podium.html.chart import Chart, standalone_svg
-from podium.html.page import Facts, Part, Points, Section, Text, page
+from podium.html.page import Facts, Part, Points, Section, Text, render_page
 
 MAX_CURVES = 8
 MAX_OWN_RESULTS = 6  # local results in charts of accuracy and phases: the last ones of the comparison
@@ -64,10 +64,10 @@ def comparison_page(comparison: Comparison, costs: Costs | None = None, title: s
     if any(result.converged for result in large):
         sections.append(Section("Where the time goes", [*phase_times_charts(families), time_table(large)]))
     anomalies: list[Part] = [Points(comparison.notes)] if comparison.notes else []
-    if any(result.oddities for result in comparison.results):
+    if any(result.anomalies for result in comparison.results):
         anomalies.append(anomalies_table(comparison.results))
     sections.append(Section("Anomalies", anomalies or [Text(["None."])]))
-    return page(title, _summary_line(comparison.results), sections, NOTES)
+    return render_page(title, _summary_line(comparison.results), sections, NOTES)
 
 
 def throughput_charts(families: Families) -> list[Chart]:

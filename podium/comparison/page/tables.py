@@ -104,7 +104,7 @@ def cost_table(results: Sequence[Result], costs: Costs) -> Table:
 def anomalies_table(results: Sequence[Result]) -> Table:
     """Return the table of anomalies in logs and descriptions, a row for each."""
     columns: Columns[str] = ((text("Anomaly", long=True), str),)
-    rows = [(result, anomaly) for result in results for anomaly in result.oddities]
+    rows = [(result, anomaly) for result in results for anomaly in result.anomalies]
     return replace(_table("Anomalies in logs and descriptions", columns, rows), marked=())
 
 

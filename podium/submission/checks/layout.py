@@ -2,7 +2,7 @@
 
 from podium.core.finding import Finding
 from podium.core.text import short_repr
-from podium.mllog.results_tree import folders
+from podium.mllog.results_tree import list_folders
 from podium.mllog.rulesets import Ruleset
 from podium.run.set_record import SET
 from podium.submission.checks.context import CheckedPackage, CheckedRun, Findings
@@ -28,7 +28,7 @@ def _check_code(checked: CheckedPackage, ruleset: Ruleset) -> Findings:
         return
     benchmark = root / "benchmarks" / "bert"
     implementations = benchmark / "implementations"
-    found = list(folders(implementations))
+    found = list(list_folders(implementations))
     if not found:
         message = "there is no benchmarks/bert/implementations/NAME; the code that made the results belongs there"
         yield Finding.error("benchmarks", "code_missing", message)
@@ -78,7 +78,7 @@ def _check_unknown_entries(checked: CheckedPackage, ruleset: Ruleset) -> Finding
         if path.suffix != ".json":
             message = "is not a description; systems/ has NAME.json only"
             yield Finding.warning(checked.package.relative(path), "unknown_file", message)
-    for above in (root / "results", *folders(root / "results")):
+    for above in (root / "results", *list_folders(root / "results")):
         for path in sorted(above.iterdir()):
             # The results/ of a working folder, which is not a package, has a set record per system.
             own = path.name == SET and not checked.package.systems

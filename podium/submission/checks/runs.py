@@ -14,7 +14,7 @@ from podium.core.errors import UsageError
 from podium.core.text import short_repr
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import as_number
-from podium.mllog.write import UsedOptimizer
+from podium.mllog.write import OptimizerHyperparameters
 from podium.run.records import runs_of_system
 from podium.submission.checks.context import CheckedRun, Findings
 
@@ -340,8 +340,8 @@ def _expected_lines(config: RunConfig) -> Iterator[tuple[str, Any]]:
     yield constants.GLOBAL_BATCH_SIZE, config.global_batch_size
     yield constants.GRADIENT_ACCUMULATION_STEPS, config.gradient_accumulation_steps
     yield constants.EVAL_SAMPLES, config.evaluation_samples
-    used = {field.name: getattr(config.optimizer, field.name) for field in fields(UsedOptimizer)}
-    yield from UsedOptimizer(**used).lines()
+    used = {field.name: getattr(config.optimizer, field.name) for field in fields(OptimizerHyperparameters)}
+    yield from OptimizerHyperparameters(**used).log_entries()
 
 
 # Kinds of anomalies; others are harmless. A line that no parser reads fails the official checker; a truncated one is
@@ -355,8 +355,8 @@ ANOMALY_WARNINGS = (
 
 def check_integrity(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """Report the anomalies that the reader found in the log's lines."""
-    for oddity in run.log.oddities:
-        if oddity.kind in (*ANOMALY_ERRORS, *ANOMALY_WARNINGS):
-            make = run.error if oddity.kind in ANOMALY_ERRORS else run.warning
-            message = f"{'this line ' if oddity.line and oddity.what[0].islower() else ''}{oddity.what}"
-            yield make(f"log_{oddity.kind}", message, oddity.line or None)
+    for anomaly in run.log.anomalies:
+        if anomaly.kind in (*ANOMALY_ERRORS, *ANOMALY_WARNINGS):
+            make = run.error if anomaly.kind in ANOMALY_ERRORS else run.warning
+            message = f"{'this line ' if anomaly.line and anomaly.message[0].islower() else ''}{anomaly.message}"
+            yield make(f"log_{anomaly.kind}", message, anomaly.line or None)

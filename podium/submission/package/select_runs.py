@@ -79,10 +79,10 @@ def _check_count(runs: Sequence[RunLog], description: Description, org: str) -> 
 
 def _check_whole_logs(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
     for run in runs:
-        damage = [line for line in run.oddities if line.kind in DAMAGED or line.kind == "too_long"]
+        damage = [line for line in run.anomalies if line.kind in DAMAGED or line.kind == "too_long"]
         if damage:
             more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
-            first = f"line {damage[0].line} {damage[0].what}"
+            first = f"line {damage[0].line} {damage[0].message}"
             yield f"{run.path}: {first}{more}; logs must not be edited: restore what the run wrote"
         if run.start_ms is None or run.stop_ms is None:
             missing = "run_start" if run.start_ms is None else "run_stop"

@@ -29,8 +29,8 @@ def main() -> int:
 
     record(shard, "map_file")
     record(BulkReader, "prefetch")
-    record(ResultLog, "submission")
-    record(ResultLog, "run_starts")
+    record(ResultLog, "log_submission")
+    record(ResultLog, "log_run_start")
     return train.main()
 
 

@@ -42,7 +42,7 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
         division="closed",
         org="ORG",
         platform="SYS",
-        oddities=(),
+        anomalies=(),
     )
     return replace(run, **changes)
 

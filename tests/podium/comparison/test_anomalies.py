@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from podium.comparison.anomalies import inconsistencies
-from podium.mllog.lines import Oddity
+from podium.mllog.lines import Anomaly
 from tests.podium.comparison.conftest import make_result, make_run
 
 
@@ -27,8 +27,8 @@ def test_a_consistent_result_has_no_anomalies() -> None:
         ({"train_samples": 156_725_653.0}, "156,725,653 against 2,400,000"),
         ({"digest": "1101.0-2640000.0"}, "2 logs are copies of one another"),
         ({"seeds": (1_101_000,)}, "2 runs share their seed with another run"),
-        ({"oddities": (Oddity(7, "is cut off", "cut_off"),)}, "1 log(s): line 7 is cut off"),
-        ({"oddities": (Oddity(3, "5 line(s) end in CR LF", "crlf"),)}, "1 log(s): 5 line(s) end in CR LF"),
+        ({"anomalies": (Anomaly(7, "is cut off", "cut_off"),)}, "1 log(s): line 7 is cut off"),
+        ({"anomalies": (Anomaly(3, "5 line(s) end in CR LF", "crlf"),)}, "1 log(s): 5 line(s) end in CR LF"),
     ],
 )
 def test_inconsistent_runs_are_reported(changes: dict[str, Any], message: str) -> None:
@@ -43,8 +43,12 @@ def test_train_samples_rounded_to_batches_are_consistent() -> None:
 
 
 def test_each_kind_of_log_anomaly_is_reported_once() -> None:
-    anomalies = (Oddity(1, "is early", "backwards"), Oddity(9, "is late", "backwards"), Oddity(2, "is empty", "empty"))
-    runs = [make_run(1000.0 + n, oddities=anomalies) for n in range(10)]
+    anomalies = (
+        Anomaly(1, "is early", "backwards"),
+        Anomaly(9, "is late", "backwards"),
+        Anomaly(2, "is empty", "empty"),
+    )
+    runs = [make_run(1000.0 + n, anomalies=anomalies) for n in range(10)]
     assert inconsistencies(make_result(runs)) == ["10 log(s): line 1 is early", "10 log(s): line 2 is empty"]
 
 

@@ -104,7 +104,7 @@ import sys
 from pathlib import Path
 from {module} import RunCache, read_runs
 (run,) = read_runs([Path(sys.argv[1])], RunCache(Path(sys.argv[2]))).values()
-print(run.org, run.samples, *(oddity.kind for oddity in run.oddities))
+print(run.org, run.samples, *(anomaly.kind for anomaly in run.anomalies))
 """
 
 
@@ -148,7 +148,7 @@ def test_results_of_two_rounds(rounds: Path) -> None:
     one = found.results[0]
     assert (one.division, one.nodes, one.accelerators, one.family) == ("closed", 2, 8, "NVIDIA A100 SXM")
     assert one.score_minutes == pytest.approx(1004.5 / 60) and one.global_batch_size == 448
-    assert one.evaluation_share == pytest.approx(0.4 / 1004.5) and one.oddities == ()
+    assert one.evaluation_share == pytest.approx(0.4 / 1004.5) and one.anomalies == ()
     assert [one.repeats for one in found.results] == [None, None, "v2.0 Org Inc. SYS"]
     assert found.notes == ()
 
@@ -215,7 +215,7 @@ def test_own_results_of_an_unknown_system_have_no_size(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "result_0.txt").write_text(log_text().replace('"time_ms": 16', '"time_ms": 18'), encoding="utf-8")
     (one,) = results_in(tmp_path / "results").results
-    assert one.accelerators is None and "its configuration is unknown" in one.oddities[0]
+    assert one.accelerators is None and "its configuration is unknown" in one.anomalies[0]
 
 
 def test_own_results_use_the_configuration_of_their_runs(tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ def test_descriptions_that_are_missing_or_differ_in_case(tmp_path: Path) -> None
     (org / "systems" / "Lost.json").unlink()
     (org / "systems" / "Cased.json").rename(org / "systems" / "cased.json")
     lost, cased = results_in(org).results
-    assert cased.accelerators == 8 and "differ in case" in cased.oddities[0]
+    assert cased.accelerators == 8 and "differ in case" in cased.anomalies[0]
     assert (lost.accelerators, lost.submitter, lost.division) == (None, "ORG", "closed")
-    assert "Lost.json is missing" in lost.oddities[0]
+    assert "Lost.json is missing" in lost.anomalies[0]
 
 
 def test_a_description_that_is_not_json_is_an_anomaly(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_description_that_is_not_json_is_an_anomaly(tmp_path: Path) -> None:
     write_system(org)
     (org / "systems" / "SYS.json").write_text('{"a": 1,}', encoding="utf-8")
     (one,) = results_in(org).results
-    assert one.accelerators is None and "SYS.json is not valid JSON" in one.oddities[0]
+    assert one.accelerators is None and "SYS.json is not valid JSON" in one.anomalies[0]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_number_of_accelerators_from_descriptions(
     write_system(tmp_path / "v2.0" / "ORG", description={**DESCRIPTION, **fields})
     (one,) = results_in(tmp_path / "v2.0").results
     assert one.accelerators == accelerators
-    assert any("do not give a number of accelerators" in anomaly for anomaly in one.oddities) == (accelerators is None)
+    assert any("do not give a number of accelerators" in anomaly for anomaly in one.anomalies) == (accelerators is None)
 
 
 def test_progress_is_reported(rounds: Path) -> None:

@@ -200,7 +200,7 @@ def test_rows_of_a_family_have_scaling() -> None:
 
 
 def test_csv_can_be_parsed() -> None:
-    result = make_result(submitter='a "b", c\nd', oddities=("one", "two"))
+    result = make_result(submitter='a "b", c\nd', anomalies=("one", "two"))
     (read,) = csv.DictReader(io.StringIO(as_csv(rows([result]))))
     assert read["submitter"] == 'a "b", c d' and read["oddities"] == "one; two"
     assert [float(text) for text in read["runs_seconds"].split()] == [run.seconds for run in result.runs]
@@ -211,5 +211,5 @@ def test_csv_cells_are_never_formulas() -> None:
     for text in ("=1+1", "+1", "-1", "@x", "\t=1"):
         (read,) = csv.DictReader(io.StringIO(as_csv(rows([make_result(submitter=text)]))))
         assert read["submitter"] == f"'{text}"
-    (read,) = csv.DictReader(io.StringIO(as_csv(rows([make_result([make_run(1.0)], oddities=("=x",))]))))
+    (read,) = csv.DictReader(io.StringIO(as_csv(rows([make_result([make_run(1.0)], anomalies=("=x",))]))))
     assert read["oddities"] == "'=x"

@@ -170,7 +170,7 @@ def test_no_sample_is_read_before_the_clock_starts(
     arguments = [(notes, resolved, folder.path, "--caches-cleared")]
     start_ranks(WORKER.parents[1] / "order_worker.py", arguments, rank_environments(1))
     noted = notes.read_text(encoding="utf-8").split()
-    assert noted[:2] == ["submission", "run_starts"]
+    assert noted[:2] == ["log_submission", "log_run_start"]
     assert {"map_file", "prefetch"} == set(noted[2:])
 
 

@@ -12,7 +12,7 @@ from podium.comparison.load import Comparison
 from podium.comparison.page.page import MAX_CURVES, charts_by_name, comparison_page, write_svg_files
 from podium.comparison.result import Result
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
-from tests.podium.html.conftest import HOSTILE, Parsed, no_more_than_the_page, sketches
+from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content, sketch_charts
 
 SECTIONS = ["Results", "Time to train", "Throughput", "Accuracy", "Where the time goes", "Anomalies"]
 
@@ -23,12 +23,12 @@ def compare(*results: Result, notes: tuple[str, ...] = ()) -> Comparison:
 
 def page_of(comparison: Comparison, costs: Costs | None = None) -> str:
     """Return the page with sketches in place of charts, which are slow to draw."""
-    with sketches():
+    with sketch_charts():
         return comparison_page(comparison, costs)
 
 
 def headings(html: str) -> list[str]:
-    return Parsed(html).said("h2")
+    return Parsed(html).texts_in("h2")
 
 
 def cells(html: str, heading: str) -> list[str]:
@@ -100,7 +100,7 @@ def test_tables_of_scaling_and_cost() -> None:
 )
 def test_results_with_missing_or_invalid_values_are_in_the_page(result: Result) -> None:
     html = page_of(compare(result))
-    no_more_than_the_page(Parsed(html))
+    assert_only_page_content(Parsed(html))
     assert headings(html)[0] == "Results" and headings(html)[-1] == "Anomalies"
     assert cells(html, "System") == ["SYS"]
 
@@ -110,7 +110,7 @@ def test_values_of_any_size_are_drawn_and_pages_are_deterministic() -> None:
         return comparison_page(compare(make_result([make_run(1e-3, 1.0), make_run(1e9, 1e12), make_run(1.0, 1e6)])))
 
     html = page()
-    no_more_than_the_page(Parsed(html))
+    assert_only_page_content(Parsed(html))
     assert html == page()
 
 
@@ -160,7 +160,7 @@ def test_the_number_of_curves_is_limited() -> None:
 def test_hostile_names_are_escaped() -> None:
     def named(number: int, name: str) -> list[Result]:
         fields = {"submitter": name, "system": name, "round": name, "accelerator": name, "division": name}
-        hostile = make_result(**fields, kind=None, accelerators=2 + number, repeats=name, oddities=(f"{name} is odd",))
+        hostile = make_result(**fields, kind=None, accelerators=2 + number, repeats=name, anomalies=(f"{name} is odd",))
         return [hostile, make_result(round=None, system=name, submitter=name)]
 
     def parsed(page: Callable[[Comparison], str], names: tuple[str, ...]) -> Parsed:
@@ -168,7 +168,7 @@ def test_hostile_names_are_escaped() -> None:
 
     found = parsed(comparison_page, HOSTILE)
     expected = parsed(page_of, tuple(f"name {number}" for number in range(len(HOSTILE))))
-    no_more_than_the_page(found)
+    assert_only_page_content(found)
     for tag in (
         "table",
         "tr",
@@ -203,7 +203,7 @@ def test_svg_files_are_the_charts_of_the_page(tmp_path: Path) -> None:
             "time-spent",
         ]
     )
-    titles = "".join(Parsed(page_of(comparison)).said("h3"))
+    titles = "".join(Parsed(page_of(comparison)).texts_in("h3"))
     for path, (_, chart) in zip(paths, charts_by_name(comparison).items(), strict=True):
         root = ElementTree.fromstring(path.read_bytes())
         assert any(text.strip() == chart.title for text in root.itertext()) and chart.title in titles

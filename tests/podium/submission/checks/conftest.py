@@ -15,7 +15,7 @@ from podium.config.load import SYSTEMS, load_system
 from podium.config.schema import RunConfig
 from podium.mllog.read import read_log
 from podium.mllog.run import RunLog
-from podium.mllog.write import SUCCESS, ResultLog, UsedOptimizer
+from podium.mllog.write import SUCCESS, OptimizerHyperparameters, ResultLog
 from podium.submission.checks import context
 
 START_MS = 1_700_000_000_000
@@ -59,17 +59,17 @@ def write_log(path: Path, config: RunConfig, evaluations: int, tensors: int | No
     names = ("algorithm", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "warmup_steps")
     names += ("start_warmup_step", "decay_from", "decay_steps", "decay_power", "end_learning_rate")
     with ResultLog(path) as log:
-        log.submission(config, caches_cleared=True)
-        optimizer = UsedOptimizer(**{name: getattr(settings, name) for name in names})
-        log.settings(config, optimizer, islice(config.model_size.tensors(30_522), tensors))
-        log.run_starts()
+        log.log_submission(config, caches_cleared=True)
+        optimizer = OptimizerHyperparameters(**{name: getattr(settings, name) for name in names})
+        log.log_settings(config, optimizer, islice(config.model_size.tensors(30_522), tensors))
+        log.log_run_start()
         for number in range(evaluations):
-            log.block_starts(number * INTERVAL, INTERVAL)
-            log.block_stops(number * INTERVAL, (number + 1) * INTERVAL)
-            log.evaluation_starts((number + 1) * INTERVAL)
+            log.log_block_start(number * INTERVAL, INTERVAL)
+            log.log_block_stop(number * INTERVAL, (number + 1) * INTERVAL)
+            log.log_evaluation_start((number + 1) * INTERVAL)
             accuracy = 0.7213 - 0.01 * (evaluations - 1 - number) - 1e-6 * config.seed  # type: ignore[operator]
-            log.evaluation_stops((number + 1) * INTERVAL, accuracy)
-        log.run_stops(SUCCESS, evaluations * INTERVAL)
+            log.log_evaluation_stop((number + 1) * INTERVAL, accuracy)
+        log.log_run_stop(SUCCESS, evaluations * INTERVAL)
 
 
 def _set_times(events: list[Event], run: int) -> None:
