@@ -1,12 +1,12 @@
-"""What pyproject.toml cannot say: a wheel has systems/, docker/, requirements/ and pyproject.toml inside podium."""
+"""Settings that pyproject.toml cannot express: folders of the repository that a wheel has inside podium."""
 
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 from setuptools.command.build_py import build_py
 
+# podium/core/paths.py finds these folders in a clone and in an installation.
 SHIPPED = {"podium.docker": "docker", "podium.requirements": "requirements", "podium.systems": "systems"}
-"""podium/core/paths.py finds these folders in a clone and in an installation."""
 PACKAGES = find_namespace_packages(include=["benchmarks*", "implementations*", "podium*"])
 
 

@@ -607,6 +607,6 @@ def test_invalid_system_name_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(TEXT, encoding="utf-8")
     with pytest.raises(
-        UsageError, match=r"the file's name is the system's name, and .* cannot be a name of folders and jobs"
+        UsageError, match=r"the file's name is the system's name, and .* cannot name folders and jobs"
     ):
         load_system(str(path))

@@ -18,7 +18,7 @@ from podium.doctor import diagnose as diagnose_module
 from podium.doctor.context import Places
 from podium.doctor.diagnose import collect_context, diagnose
 from podium.launch.node_group import NodeGroup
-from podium.run.implementation import ask
+from podium.run.implementation import call_entry_point
 from tests.podium.doctor.conftest import LAPTOP
 
 
@@ -117,7 +117,7 @@ def test_diagnostics_run_with_unwritable_runs_folder(
     places: Places, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_implementation("(folder / 'summary.json').write_text('{\"ranks\": []}')")
-    monkeypatch.setattr(diagnose_module, ask.__name__, lambda *_: {"torch": "2.13.0"})
+    monkeypatch.setattr(diagnose_module, call_entry_point.__name__, lambda *_: {"torch": "2.13.0"})
     places.runs.write_text("in the way", encoding="utf-8")
     progress: list[str] = []
     context = collect_context(load_system("laptop", settings=LAPTOP), places, progress.append)
@@ -128,7 +128,7 @@ def test_diagnostics_run_with_unwritable_runs_folder(
 
 @pytest.mark.usefixtures("data")
 def test_diagnostics_run_without_the_other_nodes(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnose_module, ask.__name__, lambda *_: {"torch": "2.13.0"})
+    monkeypatch.setattr(diagnose_module, call_entry_point.__name__, lambda *_: {"torch": "2.13.0"})
     monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.0)
     two = [*LAPTOP, "launch.nodes=2", "launch.processes_per_node=1"]
     nowhere = collect_context(load_system("laptop", settings=two), places, lambda _: None)
@@ -156,12 +156,12 @@ def test_interruption_ends_the_diagnostics(places: Places, monkeypatch: pytest.M
     config = load_system("laptop", settings=LAPTOP)
     for what in (
         "podium.doctor.diagnose.node_group",
-        f"podium.doctor.diagnose.{ask.__name__}",
+        f"podium.doctor.diagnose.{call_entry_point.__name__}",
         "podium.launch.node_group.launch",
         "podium.doctor.diagnose.data_module.with_data",
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(diagnose_module, ask.__name__, lambda *_: {})
+            patch.setattr(diagnose_module, call_entry_point.__name__, lambda *_: {})
             patch.setattr("podium.launch.node_group.launch", lambda *_: None)
             patch.setattr(what, interrupted)
             with pytest.raises(Interrupted):
