@@ -1,10 +1,10 @@
 """TensorFlow checkpoints (the V2 format of `tf.train.Saver`, a "tensor bundle"), read without TensorFlow.
 
 `PREFIX.index` is a sorted table in LevelDB's format: a footer points to an index block, which points to data blocks,
-which contain keys and values. The key "" has a header, every other key is a tensor's name with the position of its
-bytes in `PREFIX.data-00000-of-00001` (or more shards). Blocks and tensors carry masked CRC-32C checksums, all of
-which are checked. The file is not trusted: whatever lies outside of it, is inconsistent or is unknown is refused
-with an error message.
+which contain keys and values. The value of key "" is a header. Every other key is the name of a tensor, and its value
+locates the tensor's bytes in `PREFIX.data-00000-of-00001` (or more shards). Blocks and tensors have masked CRC-32C
+checksums, all of which are checked. The file is not trusted: offsets outside of it, inconsistent entries and unknown
+types are errors.
 
 Sources: LevelDB, doc/table_format.md; TensorFlow, tensor_bundle.proto, tensor_shape.proto and lib/hash/crc32c.h.
 """
@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from benchmarks.bert.tensorflow_files import masked_crc, message_classes
 from podium.core.errors import UsageError, WorkError
 
-MAGIC = 0xDB4775248B80FB57
-FOOTER, TRAILER = 48, 5  # bytes: the footer ends the file; a type and a checksum follow each block
-LARGEST_INDEX = 64 * 2**20  # bytes of an index that is read at all; BERT-large's has some 50,000
-# Bytes of a tensor's name; a key of which a few bytes differ from the one before must not fill the memory.
+MAGIC = 0xDB4775248B80FB57  # of LevelDB's tables, the last 8 bytes of the file
+FOOTER, TRAILER = 48, 5  # bytes: the footer ends the file; a type byte and a checksum follow each block
+LARGEST_INDEX = 64 * 2**20  # bytes of an index; BERT-large's has about 50,000
+# Bytes of a tensor's name. Keys share a prefix with the one before, so that without a limit a small crafted index could
+# expand to keys that fill the memory.
 LONGEST_KEY = 1_000
 LITTLE_ENDIAN, FLOAT, FIRST_VERSION = 0, 1, 1
 ADVICE = "copy it again from where it came from"
@@ -34,7 +35,7 @@ ADVICE = "copy it again from where it came from"
 
 @dataclass(frozen=True)
 class _Place:
-    """A float32 tensor: its shape, the file and the byte where it begins, and the masked CRC-32C of its bytes."""
+    """Location of a float32 tensor: its shape, data file, offset in bytes, and the masked CRC-32C of its bytes."""
 
     shape: tuple[int, ...]
     shard: Path
@@ -43,10 +44,10 @@ class _Place:
 
 
 class TensorFlowCheckpoint:
-    """A checkpoint by its prefix, such as `model.ckpt-28252`; float32 tensors are read one at a time.
+    """An open checkpoint, given by its prefix, such as `model.ckpt-28252`; float32 tensors are read one at a time.
 
-    Opening reads the index. Raises UsageError where a file is missing and WorkError where one is damaged or is not
-    what TensorFlow 1 and 2 write.
+    Opening reads the index. Raises UsageError if a file is missing and WorkError if a file is damaged or is not in the
+    format of TensorFlow 1 and 2.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -59,11 +60,11 @@ class TensorFlowCheckpoint:
         self.names = list(self._entries)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor that is in `names`. Raises WorkError if it is no float32 tensor or has no place."""
+        """Shape of a tensor in `names`. Raises WorkError if it is not float32 or its location is invalid."""
         return self._place(name).shape
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """A tensor that is in `names`, its checksum checked."""
+        """Read a tensor in `names`. Raises WorkError if it cannot be read or does not match its checksum."""
         place = self._place(name)
         try:
             values = np.fromfile(place.shard, "<f4", prod(place.shape), offset=place.offset)
@@ -71,13 +72,13 @@ class TensorFlowCheckpoint:
             raise WorkError(f"{place.shard}: cannot be read ({error.strerror or error})") from error
         if len(values) != prod(place.shape):
             raise WorkError(f"{place.shard}: ended while {name} was read; {ADVICE}")
-        values.setflags(write=False)  # google_crc32c takes nothing that may change
+        values.setflags(write=False)  # google_crc32c accepts read-only buffers only
         if masked_crc(values) != place.checksum:
-            raise WorkError(f"{place.shard}: the bytes of {name} do not have their checksum; {ADVICE}")
+            raise WorkError(f"{place.shard}: the bytes of {name} do not match their checksum; {ADVICE}")
         return values.astype(np.float32, copy=False).reshape(place.shape)
 
     def _open_shards(self, first: tuple[bytes, bytes] | None) -> list[Path]:
-        """The files of data that the header, the first entry, counts."""
+        """Return the data files, whose number is in the header (the first entry). Raises as the class does."""
         if first is None or first[0] != b"":
             raise _broken(self._index, "it has no header")
         header = _parse(self._index, "Header", "", first[1])
@@ -85,14 +86,16 @@ class TensorFlowCheckpoint:
             raise WorkError(f"{self._index}: its numbers are big-endian; save it again on a little-endian machine")
         if header.version.min_consumer > FIRST_VERSION:
             found = header.version.min_consumer
-            raise WorkError(f"{self._index}: it is for readers of version {found}, this one has {FIRST_VERSION}")
+            raise WorkError(f"{self._index}: it requires format version {found}, supported is {FIRST_VERSION}")
         count, name = header.num_shards, self.path.name
         if not 1 <= count <= 99_999:
-            raise _broken(self._index, f"it counts {count} files of data")
+            raise _broken(self._index, f"its number of data files is {count}")
         shards = [self.path.with_name(f"{name}.data-{number:05d}-of-{count:05d}") for number in range(count)]
         for shard in shards:
             if not shard.is_file():
-                raise UsageError(f"{shard}: there is no such file, and {self._index.name} names it; put it beside it")
+                raise UsageError(
+                    f"{shard}: there is no such file, which {self._index.name} refers to; copy it to this folder"
+                )
         return shards
 
     def _place(self, name: str) -> _Place:
@@ -106,7 +109,7 @@ class TensorFlowCheckpoint:
         if entry.shape.unknown_rank or any(length < 0 for length in shape) or entry.size != 4 * prod(shape):
             raise _broken(self._index, f"{name} has the shape {list(shape)} in {entry.size} bytes")
         if not 0 <= entry.shard_id < len(self.shards):
-            raise _broken(self._index, f"{name} is in file {entry.shard_id} of {len(self.shards)}")
+            raise _broken(self._index, f"{name} is in data file {entry.shard_id} of {len(self.shards)}")
         shard, size = self.shards[entry.shard_id], self._sizes[entry.shard_id]
         if entry.offset < 0 or entry.offset + entry.size > size:
             end = entry.offset + entry.size
@@ -131,10 +134,10 @@ def _read_index(path: Path) -> bytes:
 
 
 def _table(path: Path, content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in the order of the keys."""
+    """Yield the keys and values of a table in the order of the keys, with all checksums checked."""
     if len(content) < FOOTER or struct.unpack("<Q", content[-8:])[0] != MAGIC:
         raise _broken(path, "it does not end with the magic number of a table")
-    footer = content[-FOOTER:-8]
+    footer = content[-FOOTER:-8]  # the handles of the meta-index block, which is not used, and the index block
     _, at = _handle(path, footer, 0)
     index, _ = _handle(path, footer, at)
     before: bytes | None = None
@@ -148,14 +151,14 @@ def _table(path: Path, content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(path: Path, content: bytes, handle: tuple[int, int]) -> bytes:
-    """The block at (offset, size), its checksum checked."""
+    """Return the block at (offset, size). Raises WorkError if it does not match its checksum or is compressed."""
     offset, size = handle
     end = offset + size
     if end + TRAILER > len(content):
         raise _broken(path, f"a block ends at byte {end + TRAILER:,}, and the file has {len(content):,}")
     kind, checksum = struct.unpack("<BI", content[end : end + TRAILER])
     if masked_crc(content[offset : end + 1]) != checksum:
-        raise _broken(path, f"the block at byte {offset:,} does not have its checksum")
+        raise _broken(path, f"the block at byte {offset:,} does not match its checksum")
     if kind != 0:
         name = "compressed with Snappy" if kind == 1 else f"of the unknown type {kind}"
         raise WorkError(f"{path}: a block is {name}, and only uncompressed ones are read; save it with tf.train.Saver")
@@ -163,7 +166,7 @@ def _block(path: Path, content: bytes, handle: tuple[int, int]) -> bytes:
 
 
 def _entries(path: Path, block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """A block's keys and values; each key shares its first bytes with the one before."""
+    """Yield a block's keys and values. Each key is stored as a prefix of the key before plus new bytes."""
     if len(block) < 4:
         raise _broken(path, "a block has no end")
     (restarts,) = struct.unpack("<I", block[-4:])
@@ -185,14 +188,14 @@ def _entries(path: Path, block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _handle(path: Path, content: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """(offset, size) of a block, and where the handle ends."""
+    """Decode the handle (offset, size) of a block; return it and the position behind it."""
     offset, at = _varint(path, content, at)
     size, at = _varint(path, content, at)
     return (offset, size), at
 
 
 def _varint(path: Path, content: bytes, at: int) -> tuple[int, int]:
-    """A number of at most 64 bits, seven in a byte, least first; and where it ends."""
+    """Decode a varint of at most 64 bits (7 bits per byte, low bits first); return it and the position behind it."""
     value = 0
     for shift in range(0, 64, 7):
         if at >= len(content):
@@ -205,7 +208,8 @@ def _varint(path: Path, content: bytes, at: int) -> tuple[int, int]:
     raise _broken(path, "a number does not end")
 
 
-# Protocol buffers, with the fields that are read; enums are read as int32. Source: TensorFlow's tensor_bundle.proto.
+# Protocol buffers with only the fields that are read. Enums are declared as int32, which has the same encoding.
+# Source: TensorFlow's tensor_bundle.proto.
 _MESSAGES = message_classes("""
 name: "tensor_bundle.proto" package: "tensorflow" syntax: "proto3"
 message_type { name: "Version" field { name: "min_consumer" number: 2 type: TYPE_INT32 } }
@@ -238,8 +242,8 @@ def _parse(path: Path, message: str, name: str, content: bytes) -> Any:
     try:
         return _MESSAGES[message].FromString(content)
     except DecodeError as error:
-        raise _broken(path, f"the entry {name!r} is no {message} of a tensor bundle") from error
+        raise _broken(path, f"the entry {name!r} is not a {message} of a tensor bundle") from error
 
 
 def _broken(path: Path, found: str) -> WorkError:
-    return WorkError(f"{path}: is damaged or no TensorFlow checkpoint: {found}; {ADVICE}")
+    return WorkError(f"{path}: is damaged or not a TensorFlow checkpoint: {found}; {ADVICE}")

@@ -1,4 +1,4 @@
-"""Import of other projects' sample files as shards, and export of shards in their formats."""
+"""Import of sample files of other projects as shards, and export of shards in their formats."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -23,19 +23,19 @@ from podium.core.processes import WorkerDied, results_in_processes, results_of
 
 
 class Format(NamedTuple):
-    """How samples are read from a file of a format and written to one."""
+    """The functions that read and write a file format; `write` is None for a format that is only imported."""
 
     read: Callable[[Path, AllowedTokens], Contents]
     write: Callable[[Path, Shard], None] | None = None
 
 
-# By the names that a user gives and that an imported shard keeps as `made_by`.
+# By the name that users give on the command line; an imported shard records it as `made_by`.
 FORMATS: Mapping[str, Format] = {
     "hdf5-fixed": Format(hdf5.read_fixed, hdf5.write_fixed),
     "hdf5-variable": Format(hdf5.read_variable, hdf5.write_variable),
     "tfrecord": Format(tfrecord.read),
 }
-AUTO = "auto"  # the format that a file looks like
+AUTO = "auto"  # detect the format of each file
 EXPORTED_SUFFIX = ".hdf5"
 
 
@@ -48,21 +48,20 @@ def import_files(
     on_finished: Callable[[Path], None] = lambda _: None,
     settings: GenerationSettings | None = None,
 ) -> list[Path]:
-    """Make the shard out/STEM.h5 of each file of a format, or of AUTO, and return them in the order of the files.
+    """Write the shard out/STEM.h5 of each file and return the shards in the order of the files.
 
-    `settings` are those that the samples were made with, which rows without padding do not say.
+    `format_name` is a key of FORMATS, or AUTO. `settings` are those that the samples were generated with; files whose
+    rows have no padding do not contain them. A shard that exists is replaced, and the folder's manifest is written at
+    the end. At most `processes` worker processes share the files. `on_finished` is called with each finished shard, in
+    the order of finishing.
 
-    A shard that is there already is replaced, and the folder's manifest is written at the end. At most `processes`
-    worker processes share the files; there is always one, since a corrupt HDF5 file can end the process that reads it.
-    `on_finished` is called with each finished shard, in the order of finishing.
-
-    Raises UsageError, before anything is written, for arguments that cannot serve, and for a file that was exported
-    from a shard of another vocabulary or whose samples were made with other settings; WorkError for a file of which
-    anything is not as its format has it, for a full disk, and for shards that cannot be in one store. After a failure
-    the finished shards are whole and nothing half-written remains.
+    Raises UsageError, before anything is written, for unusable arguments, and for a file that was exported from a shard
+    of another vocabulary or whose samples were generated with other settings. Raises WorkError for a file that violates
+    its format, for a full disk, and for shards that cannot be in one store. After a failure the finished shards are
+    complete and no partial file remains.
     """
     if not files:
-        raise UsageError("no files were given; give the files of samples to import")
+        raise UsageError("no files were given; give the sample files to import")
     require_readable(files, "sample file")
     names = [STRIPPED_SUFFIX.sub("", file.name) for file in files]
     shards = _targets(files, names, out, SUFFIX, "a shard is named for its file")
@@ -70,12 +69,13 @@ def import_files(
     jobs = {shard: (file, format_name, allowed, shard, settings) for shard, file in shards.items()}
     try:
         with folder_lock(make_folder(out), "podium data import"):
+            # Never in this process: HDF5 can crash on a corrupt file, or be ended by a signal after its time limit.
             _make_files(results_in_processes(import_file, jobs, processes), on_finished)
             renew_manifest(out)
     except WorkerDied as error:
         raise unusable(
             shards[error.file],
-            "the process that read it came to an end: it is corrupt, or the machine has not enough memory for "
+            "the process that read it died: the file is corrupt, or the machine does not have enough memory for "
             f"{min(processes, len(files))} processes",
         ) from error
     return list(shards)
@@ -84,7 +84,7 @@ def import_files(
 def import_file(
     file: Path, format_name: str, allowed: AllowedTokens, shard: Path, settings: GenerationSettings | None = None
 ) -> None:
-    """Make the shard of one file. Raises as import_files does; a corrupt HDF5 file may end the process."""
+    """Write the shard of one file. Raises as import_files does. A corrupt HDF5 file may kill the process."""
     if format_name == AUTO:
         format_name = detected_format(file)
     contents = FORMATS[format_name].read(file, allowed)
@@ -95,7 +95,7 @@ def import_file(
 
 
 def detected_format(file: Path) -> str:
-    """The name of the format that a file looks like; raises WorkError if it is none of them."""
+    """Return the name of a file's format by its content. Raises WorkError if the format is not recognised."""
     if h5py.is_hdf5(file):
         return "hdf5-fixed" if has_dataset(file, "input_mask") else "hdf5-variable"
     if begins_as_tfrecord(file):
@@ -112,14 +112,14 @@ def export_store(
     processes: int = 1,
     on_finished: Callable[[Path], None] = lambda _: None,
 ) -> list[Path]:
-    """Write out/NAME.hdf5 of each shard NAME.h5 of a store and return them in the order of the shards.
+    """Write out/NAME.hdf5 of each shard NAME.h5 of a store and return the files in the order of the shards.
 
-    `store` is a folder or the paths of shards, as SampleStore takes them. A file that is there already is replaced.
-    At most `processes` processes share the shards. `on_finished` is called with each finished file.
+    `store` is a folder or the paths of shards, as for SampleStore. A file that exists is replaced. At most `processes`
+    processes share the shards. `on_finished` is called with each finished file.
 
-    Raises UsageError for arguments that cannot serve and for samples that the format cannot hold, and WorkError for a
-    shard whose content is not what was written and for a full disk. After a failure the finished files are whole and
-    nothing half-written remains.
+    Raises UsageError for unusable arguments and for samples that the format cannot represent, and WorkError for a shard
+    whose content does not match its hash and for a full disk. After a failure the finished files are complete and no
+    partial file remains.
     """
     shards = SampleStore(store).paths
     names = [shard.name.removesuffix(SUFFIX) for shard in shards]
@@ -131,7 +131,7 @@ def export_store(
 
 
 def export_shard(path: Path, format_name: str, file: Path) -> None:
-    """Write one shard, verified, as a file of a format that can be written."""
+    """Verify one shard and write its samples as a file of a format that has `write`."""
     shard, write = Shard(path), FORMATS[format_name].write
     assert write is not None, f"{format_name} cannot be written"
     shard.verify()
@@ -139,16 +139,17 @@ def export_shard(path: Path, format_name: str, file: Path) -> None:
 
 
 def _targets(sources: Sequence[Path], names: Sequence[str], out: Path, suffix: str, why: str) -> dict[Path, Path]:
-    """The file OUT/NAME to make of each source. UsageError if two have one name, or if a source would be replaced."""
+    """Map each output file OUT/NAME to its source. UsageError if two names are equal or a source would be replaced."""
     name, occurrences = Counter(names).most_common(1)[0]
     if occurrences > 1:
         same = " and ".join(str(source) for source, one in zip(sources, names, strict=True) if one == name)
         raise UsageError(f"{same} would both become {name}: {why}, so rename one or give another --out")
     targets = {out / f"{name}{suffix}": source for name, source in zip(names, sources, strict=True)}
+    # Resolved, so that a source is protected under any path, also through a symbolic link.
     given = {source.resolve() for source in sources}
     for target, source in targets.items():
         if target.resolve() in given:
-            raise UsageError(f"{target}: would be replaced by what is made of {source}; give another folder as --out")
+            raise UsageError(f"{target}: would be replaced by the output for {source}; give another folder as --out")
     return targets
 
 

@@ -1,7 +1,6 @@
-"""Rows of imported sample files: their padding removed or added, and every check that makes them samples.
+"""Conversion of rows of sample files to validated samples and back, and the origin recorded for an imported file.
 
-The rows are of fixed width with padding, as in the reference's files, or of variable length. The origin that is
-recorded for the samples of an imported file is determined here as well.
+The rows have a fixed width with padding, as in the reference's files, or variable length.
 """
 
 from collections.abc import Mapping
@@ -21,19 +20,19 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of
 
 SHORTEST = SPECIAL_TOKENS + 2  # tokens of [CLS] A [SEP] B [SEP] where A and B are one token each
-LONGEST = 65_535  # tokens that a sample may have, so that a position fits into two bytes
-ROWS_A_BLOCK = 8192  # rows that are read or written at a time, so that memory is bounded by the samples themselves
+LONGEST = 65_535  # tokens of a sample, so that a position fits into two bytes
+ROWS_A_BLOCK = 8192  # rows that are read or written at a time, which bounds the memory for padded rows
 ADVICE = "see how the file was made, or get it again"
 
 
 def unusable(path: Path, found: str) -> WorkError:
-    """The sentence for a foreign file that cannot be imported."""
+    """Return the error for a sample file that cannot be imported."""
     return WorkError(f"{path}: the file cannot be imported: {found}; {ADVICE}")
 
 
 @dataclass(frozen=True)
 class AllowedTokens:
-    """What of a vocabulary decides whether a token may stand where it stands."""
+    """The facts of a vocabulary that the validation of token ids needs."""
 
     vocabulary: Path
     sha256: str
@@ -43,31 +42,31 @@ class AllowedTokens:
 
     @classmethod
     def of(cls, path: Path) -> "AllowedTokens":
-        """Of a vocab.txt; raises UsageError as Vocabulary.read does."""
+        """Read a vocab.txt. Raises UsageError as Vocabulary.read does."""
         words = Vocabulary.read(path)
         return cls(path, words.sha256, len(words.words), words.ids[CLASSIFICATION], words.ids[SEPARATOR])
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where rows come from, for sentences about them."""
+    """Position of a block of rows in a file, for error messages."""
 
     path: Path
-    first_row: int = 0  # number in the file, counted from 0, of the first of the rows
+    first_row: int = 0  # index in the file, counted from 0, of the block's first row
 
     def refuse(self, row: int, found: str) -> WorkError:
-        """The sentence about the row `row` of these rows."""
+        """Return the error about row `row` of the block."""
         return unusable(self.path, f"row {self.first_row + int(row)}, counted from 0: {found}")
 
     def refuse_any(self, wrong: NDArray[np.bool_], found: str) -> None:
-        """Raise it for the first row that is wrong, if one is; wrong is [N]."""
+        """Raise the error for the first row where wrong [N] is True, if there is one."""
         if wrong.any():
             raise self.refuse(int(wrong.argmax()), found)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """N rows, unpadded, one after another in flat arrays of any integer type, unchecked but for their shapes."""
+    """N rows without padding, concatenated in flat arrays of any integer type. Only their shapes are checked."""
 
     input_ids: NDArray[Any]  # [tokens]
     segment_ids: NDArray[Any]  # [tokens]
@@ -79,7 +78,7 @@ class Rows:
 
 
 def checked_samples(rows: Rows, allowed: AllowedTokens, place: Place) -> Samples:
-    """The samples that the rows are; raises WorkError that names the first row where one is none."""
+    """Convert rows to samples. Raises WorkError, naming the first such row, if a row is not a valid sample."""
     _check_lengths(rows, place)
     starts, masked_starts = offsets_of(rows.lengths), offsets_of(rows.masked_counts)
     _check_token_ids("input_ids", rows.input_ids, starts, allowed, place)
@@ -102,25 +101,25 @@ def checked_samples(rows: Rows, allowed: AllowedTokens, place: Place) -> Samples
 
 
 def joined(blocks: list[Samples]) -> Samples:
-    """The samples of several blocks, one after another; at least one block."""
+    """Concatenate the samples of one or more blocks."""
     arrays = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in SAMPLE_DTYPES}
-    for name in ("sample_offsets", "masked_offsets"):  # each block's begin at 0
+    for name in ("sample_offsets", "masked_offsets"):  # each block's offsets begin at 0
         arrays[name] = offsets_of(np.concatenate([np.diff(getattr(block, name)) for block in blocks]))
     return Samples(**arrays)
 
 
 def largest_counts(samples: Samples) -> tuple[int, int]:
-    """The most tokens and the most masked tokens that one of them has."""
+    """Return the maximum number of tokens and of masked tokens of a sample."""
     return int(np.diff(samples.sample_offsets).max()), int(np.diff(samples.masked_offsets).max())
 
 
 def segment_ids(samples: Samples) -> NDArray[np.int8]:
-    """[tokens]: 0 in [CLS] A [SEP], 1 in B [SEP]."""
+    """Return the segment ids [tokens] of all samples: 0 in [CLS] A [SEP], 1 in B [SEP]."""
     return _in_second_segment(samples.sample_offsets, samples.first_segment_lengths).astype(np.int8)
 
 
 def _in_second_segment(starts: NDArray[np.int64], first_segments: NDArray[Any]) -> NDArray[np.bool_]:
-    """[tokens]: whether a token is in B [SEP], of rows that begin at starts [N + 1]."""
+    """Return whether each token [tokens] is in B [SEP]; row i begins at starts[i], starts is [N + 1]."""
     lengths = np.diff(starts)
     places = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     behind: NDArray[np.bool_] = places >= np.repeat(first_segments, lengths)
@@ -145,12 +144,12 @@ def _check_token_ids(
 
 
 def _row_of(index: int | np.intp, starts: NDArray[np.int64]) -> int:
-    """The row of the element with this index in flat arrays whose rows begin at starts [N + 1]."""
+    """Return the row of the element with this index in flat arrays whose rows begin at starts [N + 1]."""
     return int(np.searchsorted(starts, index, side="right")) - 1
 
 
 def _first_segment_lengths(rows: Rows, starts: NDArray[np.int64], place: Place) -> NDArray[np.int64]:
-    """The number of zeros in segment_ids, which are zeros and then ones."""
+    """Return the length [N] of each row's first segment: the zeros of segment_ids, which are zeros and then ones."""
     first_segments = np.add.reduceat(rows.segment_ids == 0, starts[:-1], dtype=np.int64)
     wrong = rows.segment_ids != _in_second_segment(starts, first_segments)
     if wrong.any():
@@ -168,7 +167,7 @@ def _check_special_tokens(
     allowed: AllowedTokens,
     place: Place,
 ) -> None:
-    """A wrong vocabulary shows here: its [CLS] and [SEP] are hardly ever the same tokens."""
+    """Check the ids of [CLS] and [SEP]; a wrong vocabulary is detected here, as its ids for them usually differ."""
     special = (
         (starts[:-1], "first token", CLASSIFICATION, allowed.classification),
         (starts[:-1] + first_segments - 1, "last token of segment 0", SEPARATOR, allowed.separator),
@@ -188,19 +187,19 @@ def _check_positions(rows: Rows, masked_starts: NDArray[np.int64], place: Place)
         found = f"masked_lm_positions has {positions[outside.argmax()]}, and {rows.lengths[row]} tokens have 1 to"
         raise place.refuse(row, f"{found} {rows.lengths[row] - 1} to mask")
     behind = positions[1:] <= positions[:-1]
-    behind[masked_starts[1:-1] - 1] = False
+    behind[masked_starts[1:-1] - 1] = False  # a row's last position and the next row's first are not compared
     if behind.any():
         raise place.refuse(_row_of(behind.argmax(), masked_starts), "masked_lm_positions do not ascend")
 
 
-# Keys of N rows of fixed width, arrays of any integer type; what is left of a row is padded with zeros. input_mask is 1
-# where there is a token, segment_ids 0 in [CLS] A [SEP] and in padding, 1 in B [SEP].
+# Keys of N fixed-width rows, arrays of any integer type. Rows are padded with zeros. input_mask is 1 for tokens and 0
+# for padding; segment_ids is 0 in [CLS] A [SEP] and in padding, 1 in B [SEP].
 WIDE = ("input_ids", "input_mask", "segment_ids")  # [N, width]
 MASKED = ("masked_lm_positions", "masked_lm_ids")  # [N, masked width]
 LABELS = "next_sentence_labels"  # [N]
-NUMBERS_A_BLOCK = SEQUENCE_LENGTH * ROWS_A_BLOCK  # of one key that are held at a time: rows of the usual width
+NUMBERS_A_BLOCK = SEQUENCE_LENGTH * ROWS_A_BLOCK  # values of one key in memory at a time: a block of 512 columns
 
-# All keys and the types in which others keep them.
+# All keys and their types in the formats of other projects.
 FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {
     "input_ids": np.dtype("<i2"),
     "input_mask": np.dtype("i1"),
@@ -212,27 +211,27 @@ FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {
 
 
 def check_widths(path: Path, widths: Mapping[str, int]) -> tuple[int, int]:
-    """The width and the masked width of a file; raises WorkError if keys disagree or it is none that can be."""
+    """Return the width and the masked width of a file. Raises WorkError if keys differ or a width is out of range."""
     for keys, least in ((WIDE, SHORTEST), (MASKED, 1)):
         width = widths[keys[0]]
         for key in keys:
             if widths[key] != width:
                 raise unusable(path, f"a row of {key} has {widths[key]} columns, and one of {keys[0]} has {width}")
         if not least <= width <= LONGEST:
-            raise unusable(path, f"a row of {keys[0]} has {width} columns, and {least} to {LONGEST} are possible")
+            raise unusable(path, f"a row of {keys[0]} has {width} columns, and {least} to {LONGEST} are allowed")
     return widths[WIDE[0]], widths[MASKED[0]]
 
 
 def block_rows(width: int, masked_width: int) -> int:
-    """How many rows of these widths to hold at a time."""
+    """Return how many rows of these widths to keep in memory at a time."""
     return max(1, min(ROWS_A_BLOCK, NUMBERS_A_BLOCK // max(width, masked_width)))
 
 
 def unpadded(padded: Mapping[str, NDArray[Any]], place: Place, masked_counts: NDArray[np.int64] | None = None) -> Rows:
-    """The rows without their padding; raises WorkError for a mask or padding that is none.
+    """Return the rows without padding. Raises WorkError for a malformed input_mask and for padding that is not zero.
 
-    masked_counts [N] says how many positions of each row are real; where it is None the first position that is 0
-    ends them, since position 0 is [CLS], which is never masked.
+    masked_counts [N] is the number of masked tokens of each row. If it is None, the first position that is 0 ends
+    them, since position 0 is [CLS], which is never masked.
     """
     lengths = np.count_nonzero(padded["input_mask"], axis=1)
     kept = np.arange(padded["input_mask"].shape[1]) < lengths[:, None]
@@ -255,13 +254,13 @@ def unpadded(padded: Mapping[str, NDArray[Any]], place: Place, masked_counts: ND
 
 
 def leading(real: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """[N]: in how many columns each row of real [N, width] begins with True; width is at least 1."""
+    """Return how many columns at the start of each row of real [N, width ≥ 1] are True, as [N]."""
     counts: NDArray[np.int64] = np.where(real.all(axis=1), real.shape[1], real.argmin(axis=1)).astype(np.int64)
     return counts
 
 
 def padded(samples: Samples, width: int, masked_width: int) -> dict[str, NDArray[Any]]:
-    """The samples in rows of these widths, in the types of FIXED_DTYPES, which have to hold their tokens."""
+    """Return the samples as zero-padded rows of these widths, in the types of FIXED_DTYPES; tokens must fit them."""
     columns = np.arange(width)
     kept = columns < np.diff(samples.sample_offsets)[:, None]
     masked = np.arange(masked_width) < np.diff(samples.masked_offsets)[:, None]
@@ -278,13 +277,13 @@ def padded(samples: Samples, width: int, masked_width: int) -> dict[str, NDArray
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """Checked samples of a foreign file."""
+    """The validated samples of an imported file and its metadata."""
 
     samples: Samples
-    # The width of its rows, in tokens; of rows without padding the most that a sample has.
+    # The width of the file's rows, in tokens; for rows without padding the maximum over its samples.
     max_sequence_length: int
     max_predictions: int
-    # The attributes of the shard that it was exported from, if it says so, unchecked.
+    # The recorded attributes of the shard that the file was exported from, unchecked; empty if there are none.
     noted: Mapping[str, Any] = field(default_factory=dict)
     is_padded: bool = True
 
@@ -296,11 +295,11 @@ def origin_of(
     allowed: AllowedTokens,
     settings: GenerationSettings | None = None,
 ) -> Origin:
-    """What the exported shard was made from if these are still its samples; else the foreign file itself.
+    """Return the origin of the exported shard if these are still its samples, else an origin that names the file.
 
-    `settings` are those that the samples were made with, as the user states them; rows without padding do not say, and
-    are taken to be made with MLPerf's. Raises UsageError if the samples were made with others, or are a shard's and it
-    was made with another vocabulary than `allowed`.
+    `settings` are those that the samples were generated with, as stated by the user. Files without padding do not
+    contain them; MLPerf's are assumed. Raises UsageError if the file contradicts `settings`, or was exported from a
+    shard of another vocabulary than `allowed`.
     """
     origin = _restored(contents)
     if origin is None:
@@ -318,26 +317,27 @@ def origin_of(
         )
     if origin.vocabulary_sha256 != allowed.sha256:
         raise UsageError(
-            f"{path}: was exported from samples that were made with another vocabulary than {allowed.vocabulary}; "
-            f"name the one with the SHA-256 {origin.vocabulary_sha256}"
+            f"{path}: was exported from samples that were generated with another vocabulary than {allowed.vocabulary}; "
+            f"give the one with the SHA-256 {origin.vocabulary_sha256}"
         )
     found = origin.max_sequence_length, origin.max_predictions
     if settings is not None and found != (settings.max_sequence_length, settings.max_predictions):
         raise UsageError(
-            f"{path}: has samples of up to {found[0]} tokens, {found[1]} of them masked, so it was not made with "
+            f"{path}: has samples of up to {found[0]} tokens, {found[1]} of them masked, so it was not generated with "
             f"--max-sequence-length {settings.max_sequence_length} and --max-predictions {settings.max_predictions}"
         )
     return origin
 
 
 def _restored(contents: Contents) -> Origin | None:
-    """The origin that was noted, or None unless every attribute of a shard was, and is that of these samples."""
+    """Return the recorded origin, or None unless all attributes of a shard are recorded and match these samples."""
     noted, samples = contents.noted, contents.samples
     if attribute_fault(noted) and attribute_fault(noted, OLDER_VERSION):
         return None
     longest, most = largest_counts(samples)
     if longest > noted["max_sequence_length"] or most > noted["max_predictions"]:
         return None
+    # Another program may have changed the samples and kept the attributes.
     if content_sha256(stored_arrays(samples)) != noted["content_sha256"]:
         return None
     try:

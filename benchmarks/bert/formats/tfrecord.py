@@ -1,4 +1,4 @@
-"""TFRecord files of tf.train.Example in the reference's layout, read without TensorFlow: rows of fixed width.
+"""Reading of TFRecord files of tf.train.Example in the reference's layout, without TensorFlow: rows of fixed width.
 
 Features: input_ids, input_mask and segment_ids of int64 [width], masked_lm_positions and masked_lm_ids of int64
 [masked width], masked_lm_weights of float [masked width], 1.0 where a token is masked and 0.0 in the padding, and
@@ -36,7 +36,7 @@ from benchmarks.bert.formats.rows import (
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.tensorflow_files import masked_crc, message_classes
 
-# The class of the messages; to make one, set example.features.feature[name].int64_list.value.
+# The protocol buffer class of the records. To build one, set example.features.feature[name].int64_list.value.
 # Source: TensorFlow's example.proto and feature.proto.
 Example = message_classes("""
 name: "example.proto" package: "tensorflow" syntax: "proto3"
@@ -76,13 +76,13 @@ COMPRESSED = "it is compressed with gzip, so decompress it first (gunzip)"
 
 
 def begins_as_tfrecord(path: Path) -> bool:
-    """Whether the first record's length has its checksum. Raises WorkError if the file cannot be read."""
+    """Whether the checksum of the first record's length is right. Raises WorkError if the file cannot be read."""
     head = _first_bytes(path, HEAD)
     return len(head) == HEAD and has_checksum(head[: LENGTH.size], head[LENGTH.size :])
 
 
 def begins_as_gzip(path: Path) -> bool:
-    """Whether it is compressed with gzip. Raises WorkError if the file cannot be read."""
+    """Whether the file is compressed with gzip. Raises WorkError if the file cannot be read."""
     return _first_bytes(path, len(GZIP)) == GZIP
 
 
@@ -94,11 +94,11 @@ def _first_bytes(path: Path, count: int) -> bytes:
         raise unusable(path, f"it cannot be read ({error.strerror})") from error
 
 
-LARGEST_RECORD = 1 << 24  # bytes; of a sample of 65,535 tokens there are 2 MB
+LARGEST_RECORD = 1 << 24  # bytes; the record of a sample of 65,535 tokens has 2 MB
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """The data of every record of a file, checked. Raises WorkError that names the first byte of a broken one."""
+    """Yield the data of every record of a file. Raises WorkError, naming its first byte, for a corrupt record."""
     try:
         with path.open("rb") as file:
             size, offset = path.stat().st_size, 0
@@ -110,9 +110,10 @@ def read_records(path: Path) -> Iterator[bytes]:
                     if offset == 0 and begins_as_gzip(path):
                         raise unusable(path, COMPRESSED)
                     raise unusable(
-                        path, f"no record begins at byte {offset}: the length there does not have its checksum"
+                        path, f"no record begins at byte {offset}: the length there does not match its checksum"
                     )
                 (length,) = LENGTH.unpack_from(head)
+                # Compared with the file's size before reading, so that a wrong length allocates no memory.
                 end = offset + HEAD + length + CHECKSUM.size
                 if end > size:
                     raise unusable(path, f"it has {size} bytes, and the record that begins at {offset} ends at {end}")
@@ -122,7 +123,7 @@ def read_records(path: Path) -> Iterator[bytes]:
                     )
                 data = file.read(length)
                 if not has_checksum(data, file.read(CHECKSUM.size)):
-                    raise unusable(path, f"the record that begins at byte {offset} does not have its checksum")
+                    raise unusable(path, f"the record that begins at byte {offset} does not match its checksum")
                 yield data
                 offset = end
     except OSError as error:
@@ -130,18 +131,18 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def has_checksum(data: bytes, checksum: bytes) -> bool:
-    """Whether checksum is the masked CRC-32C of data, as it stands in a file."""
+    """Whether `checksum`, four bytes as stored in a file, is the masked CRC-32C of `data`."""
     return checksum == CHECKSUM.pack(masked_crc(data))
 
 
 WEIGHTS = "masked_lm_weights"
-# The features, and the kind of list that each is.
+# The features and the list type of each.
 LISTS = {**dict.fromkeys((*WIDE, *MASKED, LABELS), "int64_list"), WEIGHTS: "float_list"}
-ROWS_HELD = 1024  # at most, in eight bytes a number
+ROWS_HELD = 1024  # rows in memory before they are converted; parsed values take eight bytes each
 
 
 def read(path: Path, allowed: AllowedTokens) -> Contents:
-    """The samples of a file. Raises WorkError that names what is wrong with it."""
+    """Read the samples of a TFRecord file. Raises WorkError, naming the fault, if it violates the format."""
     blocks: list[Samples] = []
     rows: list[dict[str, NDArray[Any]]] = []
     widths: dict[str, int] = {}
@@ -167,11 +168,11 @@ def read(path: Path, allowed: AllowedTokens) -> Contents:
 
 
 def _row(data: bytes, place: Place) -> dict[str, NDArray[Any]]:
-    """The lists of one Example: int64 [n] and float32 [n]."""
+    """Return the lists of one serialized Example by feature: int64 [n] or float32 [n]."""
     try:
         features = Example.FromString(data).features.feature
     except DecodeError as error:
-        raise place.refuse(0, f"it is no tf.train.Example ({error})") from error
+        raise place.refuse(0, f"it is not a tf.train.Example ({error})") from error
     row = {}
     for key, kind in LISTS.items():
         if key not in features:
@@ -184,7 +185,7 @@ def _row(data: bytes, place: Place) -> dict[str, NDArray[Any]]:
 
 
 def _widths(path: Path, row: dict[str, NDArray[Any]]) -> dict[str, int]:
-    """How many values each list has, as the first row has them."""
+    """Return the number of values of each list of the first row, which all rows must have."""
     widths = {key: len(values) for key, values in row.items()}
     _, masked_width = check_widths(path, widths)
     for key, expected in ((WEIGHTS, masked_width), (LABELS, 1)):
@@ -194,6 +195,7 @@ def _widths(path: Path, row: dict[str, NDArray[Any]]) -> dict[str, int]:
 
 
 def _samples(rows: list[dict[str, NDArray[Any]]], allowed: AllowedTokens, place: Place) -> Samples:
+    """Convert a block of rows to validated samples."""
     together = {key: np.stack([row[key] for row in rows]) for key in LISTS}
     real = together[WEIGHTS] == 1
     counts = leading(real)

@@ -1,9 +1,8 @@
-"""From the bytes of a text to tokenized documents, compiled: the documents of `reference`, many times faster.
+"""Tokenize the bytes of a text into documents with compiled code: same result as `reference`, many times faster.
 
-Tokenizing is concatenative over white space: the tokens of a line are those of its chunks, one after another, where
-chunks are what lies between spaces, tabs and line feeds. So a chunk of ASCII is tokenized by compiled code over a
-trie of the vocabulary, and any other chunk by `Tokenizer`, which handles all of Unicode, once for each different
-chunk.
+A chunk is the text between two spaces, tabs or line feeds. The tokens of a line are the tokens of its chunks, one chunk
+after another. An ASCII chunk is tokenized by compiled code over a trie of the vocabulary. Any other chunk is tokenized
+by `Tokenizer`, which handles all of Unicode, and its tokens are cached.
 """
 
 from dataclasses import dataclass
@@ -15,29 +14,30 @@ from benchmarks.bert.preparation.tokenization import LONGEST_WORD, UNKNOWN, Toke
 from podium.core.errors import WorkError
 from podium.core.jit import compiled, compiled_leaf
 
-# Kinds of ASCII characters in a chunk: the last two are no text, and STRIPPED is white space to str.strip.
+# Kinds of ASCII characters in a chunk. DROPPED and STRIPPED are removed from the text; str.strip removes STRIPPED too,
+# which matters for the decision whether a line is blank.
 LETTER, PUNCTUATION, DROPPED, STRIPPED = range(4)
 
 ROOT, NO_NODE = np.int64(0), np.int64(-1)
 NO_WORD = -1
 
-MOST_REMEMBERED = 200_000  # chunks that are not ASCII to remember from text to text, about 50 MB of them
+MOST_REMEMBERED = 200_000  # non-ASCII chunks that are cached between texts, about 50 MB
 
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """D documents of S sentences of T tokens, in the order of the text; none of them is empty."""
+    """Tokenized text: D documents with S sentences and T tokens in all, in the order of the text; none is empty."""
 
     tokens: NDArray[np.uint16]  # [T]
-    sentence_offsets: NDArray[np.int64]  # [S + 1] sentence i is tokens[sentence_offsets[i]:sentence_offsets[i + 1]]
-    document_offsets: NDArray[np.int64]  # [D + 1] into the sentences
+    sentence_offsets: NDArray[np.int64]  # [S + 1]; sentence i is tokens[sentence_offsets[i]:sentence_offsets[i + 1]]
+    document_offsets: NDArray[np.int64]  # [D + 1]; document i is the sentences document_offsets[i] to [i + 1]
 
     def __len__(self) -> int:
         return len(self.document_offsets) - 1
 
 
 class Reader:
-    """Reads texts with one vocabulary; remembers what it has learnt of chunks that are not ASCII."""
+    """Tokenizer of whole texts with one vocabulary. The tokens of non-ASCII chunks are cached between texts."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         words = [word.encode("utf-8") for word in vocabulary.words]
@@ -48,10 +48,10 @@ class Reader:
         self._foreign = _ForeignChunks()
 
     def read(self, text: bytes, source: str = "the text") -> Documents:
-        """The documents of a text: one sentence a line, a blank line between documents.
+        """Tokenize a text that has one sentence per line and a blank line between documents.
 
-        Sentences and documents without a token are left out. Raises WorkError, naming `source`, if the text is not
-        UTF-8, with the first byte that is not, counted from 0.
+        Sentences and documents without a token are left out. Raises WorkError if the text is not UTF-8; the message
+        names `source` and the offset of the first invalid byte.
         """
         try:
             text.decode("utf-8")
@@ -79,7 +79,7 @@ class Reader:
 
 
 class _ForeignChunks:
-    """The different chunks seen that are not ASCII, their tokens, and whether str.strip leaves anything of them."""
+    """Cache of distinct non-ASCII chunks: their tokens, and whether str.strip leaves any of their characters."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -91,7 +91,7 @@ class _ForeignChunks:
         return len(self._numbers)
 
     def number(self, text: bytes, places: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
-        """The number of the chunk at each place [n, 2] (start, end); new ones are tokenized."""
+        """Return the cache index [n] of the chunk at each place [n, 2] (start, end); tokenize chunks that are new."""
         seen = self._numbers
         numbers = np.empty(len(places), np.int64)
         for i, (start, end) in enumerate(places.tolist()):
@@ -107,7 +107,7 @@ class _ForeignChunks:
         return numbers
 
     def arrays(self) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
-        """Tokens of all chunks, where each chunk's begin (one more than chunks), and which chunks are blank."""
+        """Return the tokens of all chunks, their offsets [chunks + 1] by chunk, and which chunks [chunks] are blank."""
         return np.array(self._tokens, np.uint16), np.array(self._ends, np.int64), np.array(self._blank, np.bool_)
 
 
@@ -129,14 +129,15 @@ LOWERED = np.array([ord(chr(code).lower()) for code in range(128)], np.uint8)
 SPACE, TAB, LINE_FEED, HASH = map(ord, " \t\n#")
 
 
-# The trie: an edge (node, byte) → node is one entry of an open hash table, key + 1 in its upper
-# half and the child in its lower half, so that 0 is an empty place.
+# The trie is one open-addressing hash table of its edges (node, byte) → child. An entry has key + 1 in its upper 32
+# bits and the child in its lower 32 bits. The + 1 leaves 0 for empty slots, since the key of edge (0, 0) is 0.
 
 
 @compiled_leaf
 def _place(edges: NDArray[np.uint64], key: np.uint64) -> np.int64:
-    """Where the edge with this key is, or where it would be put."""
-    mask = np.uint64(len(edges) - 1)
+    """Return the slot of the edge with this key, or the empty slot where it is to be inserted (linear probing)."""
+    mask = np.uint64(len(edges) - 1)  # the table's size is a power of 2
+    # Fibonacci hashing: 2⁶⁴ / golden ratio spreads keys that differ in their lowest bits only.
     place = (key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & mask
     while edges[place] != 0 and edges[place] >> np.uint64(32) != key + np.uint64(1):
         place = (place + np.uint64(1)) & mask
@@ -151,8 +152,11 @@ def _child(edges: NDArray[np.uint64], node: np.int64, character: int) -> np.int6
 
 @compiled
 def _build_trie(characters: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Edges of the trie over all words, and the word that ends at each node. A word's id is its number."""
-    size = 2
+    """Build the trie of all tokens: its edges, and the id of the token that ends at each node, else NO_WORD.
+
+    `characters` has the bytes of all tokens, and token i ends at ends[i].
+    """
+    size = 2  # a load factor of at most 1/2 keeps linear probing short
     while size < 2 * len(characters):
         size *= 2
     edges = np.zeros(size, np.uint64)
@@ -175,7 +179,7 @@ def _build_trie(characters: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple
 
 @compiled
 def _find_foreign_chunks(text: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Start and end [n, 2] of the chunks that are not ASCII."""
+    """Return the start and end [n, 2] of the non-ASCII chunks."""
     places = np.empty((64, 2), np.int64)
     found = 0
     start = 0
@@ -211,7 +215,7 @@ def _put_pieces(
     tokens: NDArray[np.uint16],
     used: int,
 ) -> int:
-    """Greedy WordPiece of part[:length] into tokens[used:]; returns how many tokens are used then."""
+    """Append the greedy WordPiece tokens of part[:length] at tokens[used:]; return the new number of used tokens."""
     if length > LONGEST_WORD:
         tokens[used] = unknown
         return used + 1
@@ -228,6 +232,7 @@ def _put_pieces(
                 tokens[used] = word_at[node]
                 end = i + 1
         if end == start:
+            # No token matches here: the reference replaces the whole part by one [UNK], also the pieces found so far.
             tokens[first] = unknown
             return first + 1
         used += 1
@@ -248,19 +253,19 @@ def _tokenize(
     foreign_starts: NDArray[np.int64],
     foreign_blank: NDArray[np.bool_],
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens, sentence offsets and document offsets of a text whose foreign chunks are tokenized already."""
-    capacity = len(text) + 1
+    """Return tokens, sentence offsets and document offsets of a text whose non-ASCII chunks are tokenized already."""
+    capacity = len(text) + 1  # an ASCII character makes at most one token
     for number in numbers:
         capacity += foreign_starts[number + 1] - foreign_starts[number]
     tokens = np.empty(capacity, np.uint16)
     sentence_offsets = np.zeros(lines + 1, np.int64)
     document_offsets = np.zeros(lines + 1, np.int64)
     used = sentences = documents = next_foreign = 0
-    continuation = _child(edges, ROOT, HASH)
+    continuation = _child(edges, ROOT, HASH)  # the node behind "##", where pieces inside a word begin
     if continuation != NO_NODE:
         continuation = _child(edges, continuation, HASH)
     part = np.empty(LONGEST_WORD, np.uint8)
-    length = 0  # of the part so far, which may be longer than what is kept of it
+    length = 0  # of the part so far; may exceed len(part), since such a part becomes [UNK] whatever its characters
     blank = True
     i = 0
     while i <= len(text):

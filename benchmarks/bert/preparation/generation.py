@@ -1,4 +1,4 @@
-"""Sample generation from one text, compiled: bit for bit the samples of MLPerf's own generator.
+"""Sample generation from one text, compiled: bit-identical to the samples of MLPerf's reference generator.
 
 The algorithm is that of `reference`, step by step, with the same random draws in the same order. Documents,
 sentences and samples are slices of flat arrays here, and a pair of segments is copied once, into its sample.
@@ -23,7 +23,10 @@ NOT_MASKED = -1
 def generate_samples(
     documents: Documents, vocabulary: Vocabulary, settings: GenerationSettings | None = None
 ) -> Samples:
-    """Make the samples of one text's documents, of which there must be at least one, in the reference's order."""
+    """Generate the samples of one text, in the reference's order. `documents` must have at least one document.
+
+    Source: MLPerf Training reference, create_pretraining_data.
+    """
     settings = settings or GenerationSettings()
     assert len(documents) > 0, "a text has at least one document"
     state = state_of(Random(settings.seed))
@@ -48,7 +51,7 @@ def generate_samples(
 
 @compiled
 def _with_room(array: NDArray[np.uint16], used: int, more: int) -> NDArray[np.uint16]:
-    """The array, or a copy of twice the size if `more` elements do not fit behind the used ones."""
+    """Return the array, or a copy of twice its length if `more` elements do not fit after the `used` ones."""
     if used + more <= len(array):
         return array
     grown = np.empty(2 * len(array) + more, array.dtype)
@@ -58,7 +61,7 @@ def _with_room(array: NDArray[np.uint16], used: int, more: int) -> NDArray[np.ui
 
 @compiled_leaf
 def _end_of_chunk(sentence_offsets: NDArray[np.int64], start: int, last: int, target: int) -> int:
-    """Behind one sentence from `start`, and as many more before `last` as it takes to reach `target` tokens."""
+    """Return the end of a chunk of sentences from `start`: at least one, then more until `target` tokens or `last`."""
     end = start + 1
     while end < last and sentence_offsets[end] - sentence_offsets[start] < target:
         end += 1
@@ -76,9 +79,9 @@ def _mask(
     candidates: NDArray[np.int64],
     originals: NDArray[np.int64],
 ) -> int:
-    """Mask `wanted` tokens of one sample in place, or all if it has fewer; returns how many.
+    """Mask `wanted` tokens of one sample in place, or all its text tokens if it has fewer; return how many.
 
-    `originals` has the token that stood at each masked position, else NOT_MASKED.
+    originals[position] becomes the token before masking, or NOT_MASKED. `candidates` is scratch space.
     """
     for position in range(len(tokens)):
         originals[position] = NOT_MASKED
@@ -115,7 +118,7 @@ def _make_samples(
     mask: int,
     words: int,
 ) -> FlatArrays:
-    """The arrays of `Samples`, in the order in which the samples are made."""
+    """Return the arrays of `Samples`, in the order in which the samples are generated."""
     documents = len(document_offsets) - 1
     order = np.arange(documents)
     shuffle(state, order, documents)
@@ -162,6 +165,7 @@ def _make_samples(
                     start = end
 
                 for _ in range(first_to - first_from + second_to - second_from - text_longest):
+                    # One draw per dropped token, before the side is chosen, as in the reference.
                     from_front = draw_float(state) < 0.5
                     if first_to - first_from > second_to - second_from:
                         if from_front:

@@ -71,11 +71,11 @@ def test_mistakes_are_sentences(tmp_path: Path, tiny: Path) -> None:
     assert refused("none", "x.safetensors", cwd=tmp_path).startswith(
         "none: there is no such checkpoint; allowed are a "
     )
-    assert refused(str(tiny), "x", cwd=tmp_path).startswith("x: a file is written, and its name ends in .safetensors;")
+    assert refused(str(tiny), "x", cwd=tmp_path) == "x: the output is a file; give a file name that ends in .safetensors"
     assert refused(str(tiny), "x.safetensors", "--size", "huge", cwd=tmp_path) == (
         "--size: found 'huge', allowed is large, tiny"
     )
-    assert "size large was asked for" in refused(str(tiny), "x.safetensors", "--size", "large", cwd=tmp_path)
+    assert "size large was requested" in refused(str(tiny), "x.safetensors", "--size", "large", cwd=tmp_path)
     for path in FIXTURE.glob("model.ckpt-28252.*"):
         shutil.copy(path, tmp_path)
     assert refused("model.ckpt-28252", "x.safetensors", cwd=tmp_path) == (

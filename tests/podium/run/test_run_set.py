@@ -970,7 +970,7 @@ def test_a_checkpoint_that_cannot_serve_is_refused_before_anything_is_made(
         "missing": ("there is no such checkpoint; make one with `podium data checkpoint SOURCE OUT`", UsageError),
         "folder": ("is a folder; make one with `podium data checkpoint SOURCE OUT`", UsageError),
         "other": (
-            "is no checkpoint of Podium's; make one with `podium data checkpoint SOURCE OUT` from it",
+            "is not a Podium checkpoint; make one with `podium data checkpoint SOURCE OUT` from it",
             UsageError,
         ),
         "damaged": ("cannot be read as safetensors", WorkError),
@@ -993,7 +993,7 @@ def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
 ) -> None:
     implementation()
     path = write_checkpoint(place / "x.safetensors", TINY, 12)
-    refused(open_config, path, UsageError, "the checkpoint has 12 words, the vocabulary ")
+    refused(open_config, path, UsageError, "the checkpoint has a vocabulary of 12 tokens, the vocabulary in use ")
     for name, text in (("text", "a b\nc\n\nd\ne\n"), ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")):
         (place / name).write_text(text, encoding="utf-8")
     own = DataSettings(text=(place / "text",), evaluation_text=place / "text", vocabulary=place / "vocab.txt")
