@@ -10,12 +10,12 @@ from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_
 from benchmarks.bert.checkpoint.names import HUGGINGFACE, PODIUM, TENSORFLOW, Layout
 from benchmarks.bert.checkpoint.podium import FORMAT, PodiumCheckpoint, write_podium
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
-from benchmarks.bert.checkpoint.weights import SUFFIX, SafetensorsFile, Source, gather
+from benchmarks.bert.checkpoint.weights import SUFFIX, SafetensorsFile, Source, load_weights
 from benchmarks.bert.sizes import Size
 from podium.core.errors import UsageError
 from podium.core.files import has_md5, make_folder, sha256_of
 
-Target = Literal["podium", "huggingface"]
+OutputFormat = Literal["podium", "huggingface"]
 
 # Size and MD5 of model.ckpt-28252.data-00000-of-00001, as published by MLPerf.
 OFFICIAL_BYTES = 4_034_713_312
@@ -25,7 +25,7 @@ TENSORFLOW_FILE = re.compile(r"(.+)\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConversionReport:
     """Report of a conversion: the source checkpoint and the file of weights that was written."""
 
     source: Path
@@ -45,9 +45,9 @@ def convert(
     out: Path,
     *,
     size: Size | None = None,
-    to: Target = "podium",
+    to: OutputFormat = "podium",
     on_tensor: Callable[[int, int], None] = lambda *_: None,
-) -> Converted:
+) -> ConversionReport:
     """Read a checkpoint, check it and write it as a .safetensors file, or for Hugging Face as a folder.
 
     `size` is detected from the shapes unless it is given. Every value is copied bit for bit. `on_tensor` is called with
@@ -58,14 +58,14 @@ def convert(
         raise UsageError(f"{out}: --to huggingface writes a folder; give the name of a folder")
     if to == "podium" and (out.suffix != SUFFIX or out.is_dir()):
         raise UsageError(f"{out}: the output is a file; give a file name that ends in {SUFFIX}")
-    kind, opened, layout = open_checkpoint(source)
-    weights = gather(opened, layout, size, on_tensor)
-    notes = opened.check(weights.size, weights.vocabulary) if isinstance(opened, HuggingFaceCheckpoint) else []
-    official = isinstance(opened, TensorFlowCheckpoint) and is_official(opened.shards)
+    kind, checkpoint, layout = open_checkpoint(source)
+    weights = load_weights(checkpoint, layout, size, on_tensor)
+    notes = checkpoint.check(weights.size, weights.vocabulary) if isinstance(checkpoint, HuggingFaceCheckpoint) else []
+    official = isinstance(checkpoint, TensorFlowCheckpoint) and is_official(checkpoint.shards)
     make_folder(out.parent)
     file = (write_huggingface if to == "huggingface" else write_podium)(out, weights)
-    return Converted(
-        source=opened.path,
+    return ConversionReport(
+        source=checkpoint.path,
         kind=kind,
         size=weights.size,
         vocabulary=weights.vocabulary,

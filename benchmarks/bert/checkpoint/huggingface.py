@@ -18,12 +18,12 @@ from podium.core.files import UNFINISHED, make_folder, write_whole
 
 MODEL, CONFIG = "model.safetensors", "config.json"
 # Tied tensors that a file may have besides the tensors they are tied to.
-TIED = {
+TIED_TENSORS = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-COUNTED = "bert.embeddings.position_ids"  # 0, 1, 2, …, a buffer that older versions of transformers saved
-LARGEST_CONFIG = 2**20  # bytes of config.json that are read
+POSITION_IDS = "bert.embeddings.position_ids"  # 0, 1, 2, …, a buffer that older versions of transformers saved
+MAX_CONFIG_BYTES = 2**20  # bytes of config.json that are read
 LAYER_NORM_EPS = 1e-12
 # Names of GELU's approximation with tanh, which is what MLPerf's BERT uses.
 TANH_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
@@ -38,17 +38,17 @@ class HuggingFaceCheckpoint:
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():
-            path = _model_in(path)
+            path = _find_model_file(path)
         self.path = path
         self._file = SafetensorsFile(path)
         # From today's names to the file's: the first versions of transformers had gamma and beta in LayerNorm.
-        self._own_names = {
+        self._stored_names = {
             name.replace(".LayerNorm.gamma", ".LayerNorm.weight").replace(".LayerNorm.beta", ".LayerNorm.bias"): name
             for name in self._file.names
-            if name not in (*TIED, COUNTED)
+            if name not in (*TIED_TENSORS, POSITION_IDS)
         }
-        self.names = list(self._own_names)
-        for name, tied_to in TIED.items():
+        self.names = list(self._stored_names)
+        for name, tied_to in TIED_TENSORS.items():
             if name not in self._file.names or tied_to not in self._file.names:
                 continue
             # Compared as bits, since NaN differs from itself and -0 equals 0.
@@ -56,10 +56,10 @@ class HuggingFaceCheckpoint:
                 raise WorkError(f"{path}: {name} differs from {tied_to}; in this model they are tied and must be equal")
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._file.shape(self._own_names[name])
+        return self._file.shape(self._stored_names[name])
 
     def read(self, name: str) -> NDArray[np.float32]:
-        return self._file.read(self._own_names[name])
+        return self._file.read(self._stored_names[name])
 
     def check(self, size: Size, vocabulary: int) -> list[str]:
         """Compare the tensor names and config.json with a model of this size; return warnings for the user.
@@ -74,7 +74,7 @@ class HuggingFaceCheckpoint:
             return [f"there is no {CONFIG} beside it, so {size.heads} heads and GELU with tanh are assumed"]
         try:
             with path.open("rb") as file:
-                config = json.loads(file.read(LARGEST_CONFIG))
+                config = json.loads(file.read(MAX_CONFIG_BYTES))
         except (OSError, ValueError, RecursionError) as error:
             raise WorkError(f"{path}: cannot be read as JSON ({error}); correct it") from error
         if not isinstance(config, dict):
@@ -141,7 +141,7 @@ def _config(size: Size, vocabulary: int) -> dict[str, Any]:
     }
 
 
-def _model_in(folder: Path) -> Path:
+def _find_model_file(folder: Path) -> Path:
     path = folder / MODEL
     if path.is_file():
         return path
@@ -152,6 +152,4 @@ def _model_in(folder: Path) -> Path:
             f"{folder}: pytorch_model.bin is a pickle, which can run code and is not opened; "
             "save it with transformers 5, which writes model.safetensors"
         )
-    raise UsageError(
-        f"{folder}: has neither {MODEL} nor the *.index of a TensorFlow checkpoint; name another folder"
-    )
+    raise UsageError(f"{folder}: has neither {MODEL} nor the *.index of a TensorFlow checkpoint; name another folder")

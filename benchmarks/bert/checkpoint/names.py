@@ -41,7 +41,7 @@ _LAYER_MODULES = {
     "output/dense": "output",
     "output/LayerNorm": "output_norm",
 }
-_THIRDS = ("query", "key", "value")  # the order of their rows in qkv
+_QKV_ORDER = ("query", "key", "value")  # the order of their rows in qkv
 
 # TensorFlow's parameter name (the last component) → PyTorch's.
 _PARAMETERS = {
@@ -72,7 +72,7 @@ class Part:
 class Layout:
     """The tensors of one checkpoint format."""
 
-    words: str  # name of the word embeddings [vocabulary size, hidden]
+    word_embeddings: str  # name of the word embeddings [vocabulary size, hidden]
     layer: re.Pattern[str]  # matches a tensor name; group 1 is the index of the layer
     parts: Callable[[Size, int], list[Part]]  # the tensors for a model size and a vocabulary size
 
@@ -81,8 +81,8 @@ def podium_shapes(size: Size, vocabulary: int) -> dict[str, Shape]:
     """Return the name and shape of each of Podium's tensors."""
     shapes: dict[str, Shape] = {}
     for part in tensorflow_parts(size, vocabulary):
-        own = part.shape[::-1] if part.transposed else part.shape
-        shapes[part.podium] = own if part.rows == slice(None) else (3 * size.hidden, *own[1:])
+        podium_shape = part.shape[::-1] if part.transposed else part.shape
+        shapes[part.podium] = podium_shape if part.rows == slice(None) else (3 * size.hidden, *podium_shape[1:])
     return shapes
 
 
@@ -92,7 +92,7 @@ def tensorflow_parts(size: Size, vocabulary: int) -> list[Part]:
     for name, shape in size.tensors(vocabulary).items():
         rows = slice(None)
         if third := re.search("/self/(query|key|value)/", name):
-            start = _THIRDS.index(third[1]) * size.hidden
+            start = _QKV_ORDER.index(third[1]) * size.hidden
             rows = slice(start, start + size.hidden)
         parts.append(Part(name, shape, _podium_name(name), rows, transposed=name.endswith("/kernel")))
     return parts
@@ -123,8 +123,8 @@ def _podium_name(tensorflow: str) -> str:
         return _MODULES[tensorflow]
     module, _, parameter = tensorflow.rpartition("/")
     layer = re.fullmatch(r"bert/encoder/layer_(\d+)/(.+)", module)
-    own = f"layers.{layer[1]}.{_LAYER_MODULES[layer[2]]}" if layer else _MODULES[module]
-    return f"{own}.{_PARAMETERS[parameter]}"
+    module_name = f"layers.{layer[1]}.{_LAYER_MODULES[layer[2]]}" if layer else _MODULES[module]
+    return f"{module_name}.{_PARAMETERS[parameter]}"
 
 
 def _huggingface_name(tensorflow: str) -> str:

@@ -35,12 +35,12 @@ class PodiumCheckpoint(SafetensorsFile):
         name, vocabulary = metadata.get("size", "missing"), metadata.get("vocabulary", "missing")
         if name not in SIZES:
             raise WorkError(f"{path}: its size is {name}, allowed is {', '.join(SIZES)}; {ADVICE} again")
-        words = self.shape(PODIUM.words)[:1] if PODIUM.words in self.names else ()
-        if words and vocabulary != str(words[0]):
-            found = f"its vocabulary is {vocabulary}, but its word embeddings have {words[0]} rows"
+        embedding_rows = self.shape(PODIUM.word_embeddings)[:1] if PODIUM.word_embeddings in self.names else ()
+        if embedding_rows and vocabulary != str(embedding_rows[0]):
+            found = f"its vocabulary is {vocabulary}, but its word embeddings have {embedding_rows[0]} rows"
             raise WorkError(f"{path}: {found}; {ADVICE} again")
         self.size = SIZES[name]
-        self.vocabulary: int = words[0] if words else 0
+        self.vocabulary: int = embedding_rows[0] if embedding_rows else 0
         check_shapes(self, PODIUM, self.size, self.vocabulary)
         more = sorted(set(self.names) - set(podium_shapes(self.size, self.vocabulary)))
         if more:

@@ -19,7 +19,7 @@ from benchmarks.bert.sizes import SIZES, Size
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import whole_file
 
-SHOWN = 3  # missing tensors that an error message names
+MAX_NAMES_SHOWN = 3  # missing tensors that an error message names
 
 
 class Source(Protocol):
@@ -47,23 +47,23 @@ class Weights:
         return sum(values.size for values in self.tensors.values())
 
 
-def find_size(source: Source, layout: Layout, asked: Size | None = None) -> tuple[Size, int]:
+def detect_size(source: Source, layout: Layout, requested: Size | None = None) -> tuple[Size, int]:
     """Return the model size of a checkpoint, by its number of layers and hidden width, and its vocabulary size.
 
     Raises UsageError if it is not a known size or not the requested one, WorkError if the checkpoint is not a BERT.
     """
-    if layout.words not in source.names:
-        raise WorkError(f"{source.path}: lacks {layout.words}, so it is not a BERT checkpoint; name another")
-    shape = source.shape(layout.words)
+    if layout.word_embeddings not in source.names:
+        raise WorkError(f"{source.path}: lacks {layout.word_embeddings}, so it is not a BERT checkpoint; name another")
+    shape = source.shape(layout.word_embeddings)
     if len(shape) != 2:
-        raise WorkError(f"{source.path}: {layout.words} is {list(shape)}, allowed is [vocabulary, hidden]")
+        raise WorkError(f"{source.path}: {layout.word_embeddings} is {list(shape)}, allowed is [vocabulary, hidden]")
     vocabulary, hidden = shape
     numbers = [int(found[1]) for found in map(layout.layer.match, source.names) if found]
     layers = max(numbers, default=-1) + 1
     found = next((size for size in SIZES.values() if (size.layers, size.hidden) == (layers, hidden)), None)
     here = f"its encoder is of {layers} × {hidden} (layers × width)" + (f", size {found.name}" if found else "")
-    if asked and found != asked:
-        wanted = f"size {asked.name} was requested, which is {asked.layers} × {asked.hidden}"
+    if requested and found != requested:
+        wanted = f"size {requested.name} was requested, which is {requested.layers} × {requested.hidden}"
         raise UsageError(f"{source.path}: {here}; {wanted}")
     if found is None:
         known = ", ".join(f"{size.name} {size.layers} × {size.hidden}" for size in SIZES.values())
@@ -76,10 +76,10 @@ def check_shapes(source: Source, layout: Layout, size: Size, vocabulary: int) ->
     parts, there = layout.parts(size, vocabulary), set(source.names)
     missing = [part.name for part in parts if part.name not in there]
     if missing:
-        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        more = f" and {len(missing) - MAX_NAMES_SHOWN} more" if len(missing) > MAX_NAMES_SHOWN else ""
         raise WorkError(
-            f"{source.path}: lacks {', '.join(missing[:SHOWN])}{more} of the {len(parts)} tensors of size {size.name}; "
-            "use a complete pre-training checkpoint with its heads"
+            f"{source.path}: lacks {', '.join(missing[:MAX_NAMES_SHOWN])}{more} of the {len(parts)} tensors of size "
+            f"{size.name}; use a complete pre-training checkpoint with its heads"
         )
     for part in parts:
         shape = source.shape(part.name)
@@ -98,15 +98,18 @@ def require_finite(path: Path, name: str, values: NDArray[np.float32]) -> NDArra
     return values
 
 
-def gather(
-    source: Source, layout: Layout, asked: Size | None = None, on_tensor: Callable[[int, int], None] = lambda *_: None
+def load_weights(
+    source: Source,
+    layout: Layout,
+    requested: Size | None = None,
+    on_tensor: Callable[[int, int], None] = lambda *_: None,
 ) -> Weights:
     """Load all weights of a checkpoint bit for bit. Memory: the weights and one more tensor.
 
     `on_tensor` is called with the number of tensors read and their total. Raises UsageError for another size than the
     requested one and WorkError for missing or damaged tensors.
     """
-    size, vocabulary = find_size(source, layout, asked)
+    size, vocabulary = detect_size(source, layout, requested)
     parts = check_shapes(source, layout, size, vocabulary)
     tensors = {name: np.empty(shape, np.float32) for name, shape in podium_shapes(size, vocabulary).items()}
     for number, part in enumerate(parts, start=1):
@@ -117,7 +120,7 @@ def gather(
 
 
 SUFFIX = ".safetensors"
-FLOAT = "F32"
+FLOAT32 = "F32"
 _open: Any = safe_open  # its methods have no type annotations
 
 
@@ -144,9 +147,9 @@ class SafetensorsFile:
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor in `names`. Raises WorkError if it is not float32."""
         tensor = self._file.get_slice(name)
-        if tensor.get_dtype() != FLOAT:
+        if tensor.get_dtype() != FLOAT32:
             found = f"{name} is {tensor.get_dtype()}"
-            raise WorkError(f"{self.path}: {found}, allowed is {FLOAT}; save the weights as float32")
+            raise WorkError(f"{self.path}: {found}, allowed is {FLOAT32}; save the weights as float32")
         return tuple(tensor.get_shape())
 
     def read(self, name: str) -> NDArray[np.float32]:

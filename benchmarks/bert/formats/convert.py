@@ -10,8 +10,8 @@ import h5py
 
 from benchmarks.bert.formats import hdf5, tfrecord
 from benchmarks.bert.formats.hdf5 import has_dataset
-from benchmarks.bert.formats.rows import AllowedTokens, Contents, origin_of, unusable
-from benchmarks.bert.formats.tfrecord import COMPRESSED, begins_as_gzip, begins_as_tfrecord
+from benchmarks.bert.formats.rows import ImportedFile, VocabularyFacts, determine_origin, import_error
+from benchmarks.bert.formats.tfrecord import GZIP_FOUND, is_gzip, is_tfrecord
 from benchmarks.bert.manifest import mark_unfinished
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.shard import STRIPPED_SUFFIX, SUFFIX, Shard, write_shard
@@ -25,7 +25,7 @@ from podium.core.processes import WorkerDied, results_in_processes, results_of
 class Format(NamedTuple):
     """The functions that read and write a file format; `write` is None for a format that is only imported."""
 
-    read: Callable[[Path, AllowedTokens], Contents]
+    read: Callable[[Path, VocabularyFacts], ImportedFile]
     write: Callable[[Path, Shard], None] | None = None
 
 
@@ -64,16 +64,16 @@ def import_files(
         raise UsageError("no files were given; give the sample files to import")
     require_readable(files, "sample file")
     names = [STRIPPED_SUFFIX.sub("", file.name) for file in files]
-    shards = _targets(files, names, out, SUFFIX, "a shard is named for its file")
-    allowed = AllowedTokens.of(vocabulary)
+    shards = _map_outputs(files, names, out, SUFFIX, "a shard is named for its file")
+    allowed = VocabularyFacts.from_file(vocabulary)
     jobs = {shard: (file, format_name, allowed, shard, settings) for shard, file in shards.items()}
     try:
         with folder_lock(make_folder(out), "podium data import"):
             # Never in this process: HDF5 can crash on a corrupt file, or be ended by a signal after its time limit.
-            _make_files(results_in_processes(import_file, jobs, processes), on_finished)
+            _run_jobs(results_in_processes(import_file, jobs, processes), on_finished)
             renew_manifest(out)
     except WorkerDied as error:
-        raise unusable(
+        raise import_error(
             shards[error.file],
             "the process that read it died: the file is corrupt, or the machine does not have enough memory for "
             f"{min(processes, len(files))} processes",
@@ -82,27 +82,27 @@ def import_files(
 
 
 def import_file(
-    file: Path, format_name: str, allowed: AllowedTokens, shard: Path, settings: GenerationSettings | None = None
+    file: Path, format_name: str, allowed: VocabularyFacts, shard: Path, settings: GenerationSettings | None = None
 ) -> None:
     """Write the shard of one file. Raises as import_files does. A corrupt HDF5 file may kill the process."""
     if format_name == AUTO:
-        format_name = detected_format(file)
-    contents = FORMATS[format_name].read(file, allowed)
-    origin = origin_of(contents, file, format_name, allowed, settings)
+        format_name = detect_format(file)
+    imported = FORMATS[format_name].read(file, allowed)
+    origin = determine_origin(imported, file, format_name, allowed, settings)
     require_replaceable([shard], origin)
     mark_unfinished(shard.parent)
-    write_shard(shard, contents.samples, origin)
+    write_shard(shard, imported.samples, origin)
 
 
-def detected_format(file: Path) -> str:
+def detect_format(file: Path) -> str:
     """Return the name of a file's format by its content. Raises WorkError if the format is not recognised."""
     if h5py.is_hdf5(file):
         return "hdf5-fixed" if has_dataset(file, "input_mask") else "hdf5-variable"
-    if begins_as_tfrecord(file):
+    if is_tfrecord(file):
         return "tfrecord"
-    if begins_as_gzip(file):
-        raise unusable(file, COMPRESSED)
-    raise unusable(file, f"it looks like none of {', '.join(FORMATS)}")
+    if is_gzip(file):
+        raise import_error(file, GZIP_FOUND)
+    raise import_error(file, f"it looks like none of {', '.join(FORMATS)}")
 
 
 def export_store(
@@ -123,10 +123,10 @@ def export_store(
     """
     shards = SampleStore(store).paths
     names = [shard.name.removesuffix(SUFFIX) for shard in shards]
-    files = _targets(shards, names, out, EXPORTED_SUFFIX, "a file is named for its shard")
+    files = _map_outputs(shards, names, out, EXPORTED_SUFFIX, "a file is named for its shard")
     jobs = {file: (shard, format_name, file) for file, shard in files.items()}
     with folder_lock(make_folder(out), "podium data export"):
-        _make_files(results_of(export_shard, jobs, processes), on_finished)
+        _run_jobs(results_of(export_shard, jobs, processes), on_finished)
     return list(files)
 
 
@@ -138,7 +138,7 @@ def export_shard(path: Path, format_name: str, file: Path) -> None:
     write(file, shard)
 
 
-def _targets(sources: Sequence[Path], names: Sequence[str], out: Path, suffix: str, why: str) -> dict[Path, Path]:
+def _map_outputs(sources: Sequence[Path], names: Sequence[str], out: Path, suffix: str, why: str) -> dict[Path, Path]:
     """Map each output file OUT/NAME to its source. UsageError if two names are equal or a source would be replaced."""
     name, occurrences = Counter(names).most_common(1)[0]
     if occurrences > 1:
@@ -153,7 +153,7 @@ def _targets(sources: Sequence[Path], names: Sequence[str], out: Path, suffix: s
     return targets
 
 
-def _make_files(results: Generator[tuple[Path, None], None, None], on_finished: Callable[[Path], None]) -> None:
+def _run_jobs(results: Generator[tuple[Path, None], None, None], on_finished: Callable[[Path], None]) -> None:
     with closing(results) as finished:
         for file, _ in finished:
             on_finished(file)

@@ -19,19 +19,19 @@ from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of
 
-SHORTEST = SPECIAL_TOKENS + 2  # tokens of [CLS] A [SEP] B [SEP] where A and B are one token each
-LONGEST = 65_535  # tokens of a sample, so that a position fits into two bytes
-ROWS_A_BLOCK = 8192  # rows that are read or written at a time, which bounds the memory for padded rows
+MIN_LENGTH = SPECIAL_TOKENS + 2  # tokens of [CLS] A [SEP] B [SEP] where A and B are one token each
+MAX_LENGTH = 65_535  # tokens of a sample, so that a position fits into two bytes
+ROWS_PER_BLOCK = 8192  # rows that are read or written at a time, which bounds the memory for padded rows
 ADVICE = "see how the file was made, or get it again"
 
 
-def unusable(path: Path, found: str) -> WorkError:
+def import_error(path: Path, found: str) -> WorkError:
     """Return the error for a sample file that cannot be imported."""
     return WorkError(f"{path}: the file cannot be imported: {found}; {ADVICE}")
 
 
 @dataclass(frozen=True)
-class AllowedTokens:
+class VocabularyFacts:
     """The facts of a vocabulary that the validation of token ids needs."""
 
     vocabulary: Path
@@ -41,27 +41,29 @@ class AllowedTokens:
     separator: int  # the id of [SEP]
 
     @classmethod
-    def of(cls, path: Path) -> "AllowedTokens":
+    def from_file(cls, path: Path) -> "VocabularyFacts":
         """Read a vocab.txt. Raises UsageError as Vocabulary.read does."""
-        words = Vocabulary.read(path)
-        return cls(path, words.sha256, len(words.words), words.ids[CLASSIFICATION], words.ids[SEPARATOR])
+        vocabulary = Vocabulary.read(path)
+        return cls(
+            path, vocabulary.sha256, len(vocabulary.words), vocabulary.ids[CLASSIFICATION], vocabulary.ids[SEPARATOR]
+        )
 
 
 @dataclass(frozen=True)
-class Place:
+class BlockPosition:
     """Position of a block of rows in a file, for error messages."""
 
     path: Path
     first_row: int = 0  # index in the file, counted from 0, of the block's first row
 
-    def refuse(self, row: int, found: str) -> WorkError:
+    def row_error(self, row: int, found: str) -> WorkError:
         """Return the error about row `row` of the block."""
-        return unusable(self.path, f"row {self.first_row + int(row)}, counted from 0: {found}")
+        return import_error(self.path, f"row {self.first_row + int(row)}, counted from 0: {found}")
 
-    def refuse_any(self, wrong: NDArray[np.bool_], found: str) -> None:
+    def raise_for_rows(self, wrong: NDArray[np.bool_], found: str) -> None:
         """Raise the error for the first row where wrong [N] is True, if there is one."""
         if wrong.any():
-            raise self.refuse(int(wrong.argmax()), found)
+            raise self.row_error(int(wrong.argmax()), found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +79,18 @@ class Rows:
     next_sentence_labels: NDArray[Any]  # [N]
 
 
-def checked_samples(rows: Rows, allowed: AllowedTokens, place: Place) -> Samples:
+def validate_rows(rows: Rows, allowed: VocabularyFacts, position: BlockPosition) -> Samples:
     """Convert rows to samples. Raises WorkError, naming the first such row, if a row is not a valid sample."""
-    _check_lengths(rows, place)
+    _check_lengths(rows, position)
     starts, masked_starts = offsets_of(rows.lengths), offsets_of(rows.masked_counts)
-    _check_token_ids("input_ids", rows.input_ids, starts, allowed, place)
-    _check_token_ids("masked_lm_ids", rows.masked_lm_ids, masked_starts, allowed, place)
-    first_segments = _first_segment_lengths(rows, starts, place)
-    _check_special_tokens(rows.input_ids, starts, first_segments, allowed, place)
-    _check_positions(rows, masked_starts, place)
+    _check_token_ids("input_ids", rows.input_ids, starts, allowed, position)
+    _check_token_ids("masked_lm_ids", rows.masked_lm_ids, masked_starts, allowed, position)
+    first_segments = _first_segment_lengths(rows, starts, position)
+    _check_special_tokens(rows.input_ids, starts, first_segments, allowed, position)
+    _check_positions(rows, masked_starts, position)
     labels = rows.next_sentence_labels
     for row in np.flatnonzero((labels != 0) & (labels != 1))[:1]:
-        raise place.refuse(row, f"next_sentence_labels is {labels[row]}, not 0 or 1")
+        raise position.row_error(row, f"next_sentence_labels is {labels[row]}, not 0 or 1")
     return Samples(
         token_ids=rows.input_ids.astype(np.uint16),
         sample_offsets=starts,
@@ -100,7 +102,7 @@ def checked_samples(rows: Rows, allowed: AllowedTokens, place: Place) -> Samples
     )
 
 
-def joined(blocks: list[Samples]) -> Samples:
+def concatenate_samples(blocks: list[Samples]) -> Samples:
     """Concatenate the samples of one or more blocks."""
     arrays = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in SAMPLE_DTYPES}
     for name in ("sample_offsets", "masked_offsets"):  # each block's offsets begin at 0
@@ -108,7 +110,7 @@ def joined(blocks: list[Samples]) -> Samples:
     return Samples(**arrays)
 
 
-def largest_counts(samples: Samples) -> tuple[int, int]:
+def max_counts(samples: Samples) -> tuple[int, int]:
     """Return the maximum number of tokens and of masked tokens of a sample."""
     return int(np.diff(samples.sample_offsets).max()), int(np.diff(samples.masked_offsets).max())
 
@@ -126,21 +128,21 @@ def _in_second_segment(starts: NDArray[np.int64], first_segments: NDArray[Any]) 
     return behind
 
 
-def _check_lengths(rows: Rows, place: Place) -> None:
-    for row in np.flatnonzero((rows.lengths < SHORTEST) | (rows.lengths > LONGEST))[:1]:
-        found = f"it has {rows.lengths[row]} tokens, and [CLS] A [SEP] B [SEP] has {SHORTEST} to {LONGEST}"
-        raise place.refuse(row, found)
-    place.refuse_any(rows.masked_counts < 1, "no token of it is masked")
+def _check_lengths(rows: Rows, position: BlockPosition) -> None:
+    for row in np.flatnonzero((rows.lengths < MIN_LENGTH) | (rows.lengths > MAX_LENGTH))[:1]:
+        found = f"it has {rows.lengths[row]} tokens, and [CLS] A [SEP] B [SEP] has {MIN_LENGTH} to {MAX_LENGTH}"
+        raise position.row_error(row, found)
+    position.raise_for_rows(rows.masked_counts < 1, "no token of it is masked")
 
 
 def _check_token_ids(
-    key: str, token_ids: NDArray[Any], starts: NDArray[np.int64], allowed: AllowedTokens, place: Place
+    key: str, token_ids: NDArray[Any], starts: NDArray[np.int64], allowed: VocabularyFacts, position: BlockPosition
 ) -> None:
     if token_ids.min() >= 0 and token_ids.max() < allowed.size:
         return
     index = int(((token_ids < 0) | (token_ids >= allowed.size)).argmax())
     found = f"{key} has the token {token_ids[index]}, and {allowed.vocabulary} has 0 to {allowed.size - 1}"
-    raise place.refuse(_row_of(index, starts), found)
+    raise position.row_error(_row_of(index, starts), found)
 
 
 def _row_of(index: int | np.intp, starts: NDArray[np.int64]) -> int:
@@ -148,15 +150,15 @@ def _row_of(index: int | np.intp, starts: NDArray[np.int64]) -> int:
     return int(np.searchsorted(starts, index, side="right")) - 1
 
 
-def _first_segment_lengths(rows: Rows, starts: NDArray[np.int64], place: Place) -> NDArray[np.int64]:
+def _first_segment_lengths(rows: Rows, starts: NDArray[np.int64], position: BlockPosition) -> NDArray[np.int64]:
     """Return the length [N] of each row's first segment: the zeros of segment_ids, which are zeros and then ones."""
     first_segments = np.add.reduceat(rows.segment_ids == 0, starts[:-1], dtype=np.int64)
     wrong = rows.segment_ids != _in_second_segment(starts, first_segments)
     if wrong.any():
-        raise place.refuse(_row_of(wrong.argmax(), starts), "segment_ids are not zeros and then ones")
+        raise position.row_error(_row_of(wrong.argmax(), starts), "segment_ids are not zeros and then ones")
     for row in np.flatnonzero((first_segments < 3) | (first_segments > rows.lengths - 2))[:1]:
         found = f"segment_ids have {first_segments[row]} zeros and {rows.lengths[row] - first_segments[row]} ones"
-        raise place.refuse(row, f"{found}, and [CLS] A [SEP] has 3 or more tokens, B [SEP] 2 or more")
+        raise position.row_error(row, f"{found}, and [CLS] A [SEP] has 3 or more tokens, B [SEP] 2 or more")
     return first_segments
 
 
@@ -164,8 +166,8 @@ def _check_special_tokens(
     token_ids: NDArray[Any],
     starts: NDArray[np.int64],
     first_segments: NDArray[np.int64],
-    allowed: AllowedTokens,
-    place: Place,
+    allowed: VocabularyFacts,
+    position: BlockPosition,
 ) -> None:
     """Check the ids of [CLS] and [SEP]; a wrong vocabulary is detected here, as its ids for them usually differ."""
     special = (
@@ -176,28 +178,30 @@ def _check_special_tokens(
     for places, which, word, expected in special:
         for row in np.flatnonzero(token_ids[places] != expected)[:1]:
             found = f"its {which} is {token_ids[places[row]]}, and {word} is {expected} in {allowed.vocabulary}"
-            raise place.refuse(row, f"{found}, which is perhaps not the vocabulary that the samples were made with")
+            raise position.row_error(
+                row, f"{found}, which is perhaps not the vocabulary that the samples were made with"
+            )
 
 
-def _check_positions(rows: Rows, masked_starts: NDArray[np.int64], place: Place) -> None:
+def _check_positions(rows: Rows, masked_starts: NDArray[np.int64], position: BlockPosition) -> None:
     positions, lengths = rows.masked_lm_positions, np.repeat(rows.lengths, rows.masked_counts)
     outside = (positions < 1) | (positions >= lengths)
     if outside.any():
         row = _row_of(outside.argmax(), masked_starts)
         found = f"masked_lm_positions has {positions[outside.argmax()]}, and {rows.lengths[row]} tokens have 1 to"
-        raise place.refuse(row, f"{found} {rows.lengths[row] - 1} to mask")
+        raise position.row_error(row, f"{found} {rows.lengths[row] - 1} to mask")
     behind = positions[1:] <= positions[:-1]
     behind[masked_starts[1:-1] - 1] = False  # a row's last position and the next row's first are not compared
     if behind.any():
-        raise place.refuse(_row_of(behind.argmax(), masked_starts), "masked_lm_positions do not ascend")
+        raise position.row_error(_row_of(behind.argmax(), masked_starts), "masked_lm_positions do not ascend")
 
 
 # Keys of N fixed-width rows, arrays of any integer type. Rows are padded with zeros. input_mask is 1 for tokens and 0
 # for padding; segment_ids is 0 in [CLS] A [SEP] and in padding, 1 in B [SEP].
-WIDE = ("input_ids", "input_mask", "segment_ids")  # [N, width]
-MASKED = ("masked_lm_positions", "masked_lm_ids")  # [N, masked width]
+TOKEN_KEYS = ("input_ids", "input_mask", "segment_ids")  # [N, width]
+MASKED_KEYS = ("masked_lm_positions", "masked_lm_ids")  # [N, masked width]
 LABELS = "next_sentence_labels"  # [N]
-NUMBERS_A_BLOCK = SEQUENCE_LENGTH * ROWS_A_BLOCK  # values of one key in memory at a time: a block of 512 columns
+VALUES_PER_BLOCK = SEQUENCE_LENGTH * ROWS_PER_BLOCK  # values of one key in memory at a time: a block of 512 columns
 
 # All keys and their types in the formats of other projects.
 FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -212,59 +216,65 @@ FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {
 
 def check_widths(path: Path, widths: Mapping[str, int]) -> tuple[int, int]:
     """Return the width and the masked width of a file. Raises WorkError if keys differ or a width is out of range."""
-    for keys, least in ((WIDE, SHORTEST), (MASKED, 1)):
+    for keys, least in ((TOKEN_KEYS, MIN_LENGTH), (MASKED_KEYS, 1)):
         width = widths[keys[0]]
         for key in keys:
             if widths[key] != width:
-                raise unusable(path, f"a row of {key} has {widths[key]} columns, and one of {keys[0]} has {width}")
-        if not least <= width <= LONGEST:
-            raise unusable(path, f"a row of {keys[0]} has {width} columns, and {least} to {LONGEST} are allowed")
-    return widths[WIDE[0]], widths[MASKED[0]]
+                raise import_error(path, f"a row of {key} has {widths[key]} columns, and one of {keys[0]} has {width}")
+        if not least <= width <= MAX_LENGTH:
+            raise import_error(path, f"a row of {keys[0]} has {width} columns, and {least} to {MAX_LENGTH} are allowed")
+    return widths[TOKEN_KEYS[0]], widths[MASKED_KEYS[0]]
 
 
 def block_rows(width: int, masked_width: int) -> int:
     """Return how many rows of these widths to keep in memory at a time."""
-    return max(1, min(ROWS_A_BLOCK, NUMBERS_A_BLOCK // max(width, masked_width)))
+    return max(1, min(ROWS_PER_BLOCK, VALUES_PER_BLOCK // max(width, masked_width)))
 
 
-def unpadded(padded: Mapping[str, NDArray[Any]], place: Place, masked_counts: NDArray[np.int64] | None = None) -> Rows:
+def remove_padding(
+    columns: Mapping[str, NDArray[Any]], position: BlockPosition, masked_counts: NDArray[np.int64] | None = None
+) -> Rows:
     """Return the rows without padding. Raises WorkError for a malformed input_mask and for padding that is not zero.
 
     masked_counts [N] is the number of masked tokens of each row. If it is None, the first position that is 0 ends
     them, since position 0 is [CLS], which is never masked.
     """
-    lengths = np.count_nonzero(padded["input_mask"], axis=1)
-    kept = np.arange(padded["input_mask"].shape[1]) < lengths[:, None]
-    place.refuse_any((padded["input_mask"] != kept).any(axis=1), "input_mask is not ones and then zeros")
+    lengths = np.count_nonzero(columns["input_mask"], axis=1)
+    kept = np.arange(columns["input_mask"].shape[1]) < lengths[:, None]
+    position.raise_for_rows((columns["input_mask"] != kept).any(axis=1), "input_mask is not ones and then zeros")
     if masked_counts is None:
-        masked_counts = leading(padded["masked_lm_positions"] != 0)
-    masked = np.arange(padded["masked_lm_positions"].shape[1]) < masked_counts[:, None]
-    for key, real in {"input_ids": kept, "segment_ids": kept, **dict.fromkeys(MASKED, masked)}.items():
-        wrong = ((padded[key] != 0) & ~real).any(axis=1)
-        place.refuse_any(wrong, f"the padding of {key} is not zero")
+        masked_counts = count_leading_true(columns["masked_lm_positions"] != 0)
+    masked = np.arange(columns["masked_lm_positions"].shape[1]) < masked_counts[:, None]
+    for key, real in {"input_ids": kept, "segment_ids": kept, **dict.fromkeys(MASKED_KEYS, masked)}.items():
+        wrong = ((columns[key] != 0) & ~real).any(axis=1)
+        position.raise_for_rows(wrong, f"the padding of {key} is not zero")
     return Rows(
-        input_ids=padded["input_ids"][kept],
-        segment_ids=padded["segment_ids"][kept],
+        input_ids=columns["input_ids"][kept],
+        segment_ids=columns["segment_ids"][kept],
         lengths=lengths,
-        masked_lm_positions=padded["masked_lm_positions"][masked],
-        masked_lm_ids=padded["masked_lm_ids"][masked],
+        masked_lm_positions=columns["masked_lm_positions"][masked],
+        masked_lm_ids=columns["masked_lm_ids"][masked],
         masked_counts=masked_counts,
-        next_sentence_labels=padded[LABELS],
+        next_sentence_labels=columns[LABELS],
     )
 
 
-def leading(real: NDArray[np.bool_]) -> NDArray[np.int64]:
+def count_leading_true(real: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return how many columns at the start of each row of real [N, width ≥ 1] are True, as [N]."""
     counts: NDArray[np.int64] = np.where(real.all(axis=1), real.shape[1], real.argmin(axis=1)).astype(np.int64)
     return counts
 
 
-def padded(samples: Samples, width: int, masked_width: int) -> dict[str, NDArray[Any]]:
+def pad_rows(samples: Samples, width: int, masked_width: int) -> dict[str, NDArray[Any]]:
     """Return the samples as zero-padded rows of these widths, in the types of FIXED_DTYPES; tokens must fit them."""
     columns = np.arange(width)
     kept = columns < np.diff(samples.sample_offsets)[:, None]
     masked = np.arange(masked_width) < np.diff(samples.masked_offsets)[:, None]
-    shapes = {**dict.fromkeys(WIDE, kept.shape), **dict.fromkeys(MASKED, masked.shape), LABELS: (len(samples),)}
+    shapes = {
+        **dict.fromkeys(TOKEN_KEYS, kept.shape),
+        **dict.fromkeys(MASKED_KEYS, masked.shape),
+        LABELS: (len(samples),),
+    }
     rows: dict[str, NDArray[Any]] = {name: np.zeros(shapes[name], dtype) for name, dtype in FIXED_DTYPES.items()}
     rows["input_ids"][kept] = samples.token_ids
     rows["input_mask"][kept] = 1
@@ -276,7 +286,7 @@ def padded(samples: Samples, width: int, masked_width: int) -> dict[str, NDArray
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
+class ImportedFile:
     """The validated samples of an imported file and its metadata."""
 
     samples: Samples
@@ -284,15 +294,15 @@ class Contents:
     max_sequence_length: int
     max_predictions: int
     # The recorded attributes of the shard that the file was exported from, unchecked; empty if there are none.
-    noted: Mapping[str, Any] = field(default_factory=dict)
+    exported_attributes: Mapping[str, Any] = field(default_factory=dict)
     is_padded: bool = True
 
 
-def origin_of(
-    contents: Contents,
+def determine_origin(
+    imported: ImportedFile,
     path: Path,
     format_name: str,
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
     settings: GenerationSettings | None = None,
 ) -> Origin:
     """Return the origin of the exported shard if these are still its samples, else an origin that names the file.
@@ -301,10 +311,10 @@ def origin_of(
     contain them; MLPerf's are assumed. Raises UsageError if the file contradicts `settings`, or was exported from a
     shard of another vocabulary than `allowed`.
     """
-    origin = _restored(contents)
+    origin = _exported_origin(imported)
     if origin is None:
-        lengths = contents.max_sequence_length, contents.max_predictions
-        if not contents.is_padded:
+        lengths = imported.max_sequence_length, imported.max_predictions
+        if not imported.is_padded:
             stated = settings or GenerationSettings()
             lengths = max(lengths[0], stated.max_sequence_length), max(lengths[1], stated.max_predictions)
         origin = Origin(
@@ -329,18 +339,18 @@ def origin_of(
     return origin
 
 
-def _restored(contents: Contents) -> Origin | None:
+def _exported_origin(imported: ImportedFile) -> Origin | None:
     """Return the recorded origin, or None unless all attributes of a shard are recorded and match these samples."""
-    noted, samples = contents.noted, contents.samples
-    if attribute_fault(noted) and attribute_fault(noted, OLDER_VERSION):
+    attributes, samples = imported.exported_attributes, imported.samples
+    if attribute_fault(attributes) and attribute_fault(attributes, OLDER_VERSION):
         return None
-    longest, most = largest_counts(samples)
-    if longest > noted["max_sequence_length"] or most > noted["max_predictions"]:
+    longest, most = max_counts(samples)
+    if longest > attributes["max_sequence_length"] or most > attributes["max_predictions"]:
         return None
     # Another program may have changed the samples and kept the attributes.
-    if content_sha256(stored_arrays(samples)) != noted["content_sha256"]:
+    if content_sha256(stored_arrays(samples)) != attributes["content_sha256"]:
         return None
     try:
-        return Origin.of_attributes(noted)
+        return Origin.of_attributes(attributes)
     except UsageError:
         return None

@@ -20,13 +20,13 @@ MIDDLE = 397
 State = NDArray[np.uint32]
 
 
-def state_of(random: Random) -> State:
+def copy_state(random: Random) -> State:
     """Return a copy [625] of a generator's state, to draw from. The generator itself does not change."""
     return np.array(random.getstate()[1], dtype=np.uint32)
 
 
 @compiled_leaf
-def _twisted(word: np.uint32, following: np.uint32, distant: np.uint32) -> np.uint32:
+def _twist(word: np.uint32, following: np.uint32, distant: np.uint32) -> np.uint32:
     y = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
     return distant ^ (y >> np.uint32(1)) ^ ((y & np.uint32(1)) * np.uint32(0x9908B0DF))
 
@@ -35,10 +35,10 @@ def _twisted(word: np.uint32, following: np.uint32, distant: np.uint32) -> np.ui
 def _refill(state: State) -> None:
     """Replace the 624 words by the next 624 ("twist"), in place."""
     for i in range(WORDS - MIDDLE):
-        state[i] = _twisted(state[i], state[i + 1], state[i + MIDDLE])
+        state[i] = _twist(state[i], state[i + 1], state[i + MIDDLE])
     for i in range(WORDS - MIDDLE, WORDS - 1):
-        state[i] = _twisted(state[i], state[i + 1], state[i + MIDDLE - WORDS])
-    state[WORDS - 1] = _twisted(state[WORDS - 1], state[0], state[MIDDLE - 1])
+        state[i] = _twist(state[i], state[i + 1], state[i + MIDDLE - WORDS])
+    state[WORDS - 1] = _twist(state[WORDS - 1], state[0], state[MIDDLE - 1])
     state[WORDS] = 0
 
 

@@ -62,13 +62,17 @@ class Selection:
 
     kind: ClassVar[str] = WHOLE
 
-    def of(self, samples: Samples, text: Path) -> Samples:
+    def select(self, samples: Samples, text: Path) -> Samples:
         """Return the samples to keep, given all samples of a text. Raises UsageError if there are too few."""
         return samples
 
-    def mark(self, origin: Origin) -> Origin:
+    def mark_origin(self, origin: Origin) -> Origin:
         """Return the origin with this selection recorded, but not `selected_from`, which is known only later."""
-        return origin if self.kind == WHOLE else replace(origin, selection=self.kind, selection_sha256=_digest(self))
+        return (
+            origin
+            if self.kind == WHOLE
+            else replace(origin, selection=self.kind, selection_sha256=_selection_digest(self))
+        )
 
 
 WHOLE_TEXT = Selection()
@@ -81,7 +85,7 @@ class EvaluationPick(Selection):
     kind = EVALUATION
     count: int
 
-    def of(self, samples: Samples, text: Path) -> Samples:
+    def select(self, samples: Samples, text: Path) -> Samples:
         if len(samples) < self.count:
             raise UsageError(
                 f"{text}: has {len(samples)} samples, fewer than the {self.count} evaluation samples requested"
@@ -112,7 +116,7 @@ class SmallestKeys(Selection):
         keys = self.keys(text, count)
         return np.flatnonzero(keys <= max(np.uint64(self.largest), keys.min()))
 
-    def of(self, samples: Samples, text: Path) -> Samples:
+    def select(self, samples: Samples, text: Path) -> Samples:
         return gather(samples, self.indices(text, len(samples)))
 
 
@@ -147,10 +151,12 @@ def prepare(
     has no document, for a full disk, and for a shard in the folder that cannot be in one store with the new ones. After
     a failure the finished shards are complete and no partial file remains.
     """
-    words, settings = check_inputs(texts, vocabulary), settings or GenerationSettings()
+    vocab, settings = check_inputs(texts, vocabulary), settings or GenerationSettings()
     with folder_lock(make_folder(out), "podium data prepare"):
-        require_replaceable(out.glob(f"*{SUFFIX}"), selection.mark(Origin.of_text("", "", words.sha256, settings)))
-        shards = prepare_shards(texts, vocabulary, words.sha256, out, settings, processes, selection, on_finished)
+        require_replaceable(
+            out.glob(f"*{SUFFIX}"), selection.mark_origin(Origin.of_text("", "", vocab.sha256, settings))
+        )
+        shards = prepare_shards(texts, vocabulary, vocab.sha256, out, settings, processes, selection, on_finished)
         renew_manifest(out)
     return shards
 
@@ -208,16 +214,16 @@ def prepare_text(
         raise WorkError(f"{text}: does not fit into memory; split it into several files") from None
     note = None if content.endswith(b"\n") else "does not end with a line feed; was it cut off?"
     digest = hashlib.sha256(content).hexdigest()
-    origin = selection.mark(Origin.of_text(text.name, digest, vocabulary_sha256, settings))
+    origin = selection.mark_origin(Origin.of_text(text.name, digest, vocabulary_sha256, settings))
     if keep_shard(shard, origin):
         return Prepared(text, shard, kept=True, note=note)
-    words, reader = _reader(vocabulary, vocabulary_sha256)
+    vocab, reader = _load_reader(vocabulary, vocabulary_sha256)
     documents = reader.read(content, str(text))
     del content  # a text may take gigabytes, and sample generation needs the memory
     if not len(documents):
         raise WorkError(f"{text}: there is no document in it; give a text with one sentence per line")
-    samples = generate_samples(documents, words, settings)
-    chosen = selection.of(samples, text)
+    samples = generate_samples(documents, vocab, settings)
+    chosen = selection.select(samples, text)
     mark_unfinished(shard.parent)
     write_shard(shard, chosen, replace(origin, selected_from=0 if chosen is samples else len(samples)))
     return Prepared(text, shard, kept=False, note=note)
@@ -244,18 +250,18 @@ def keep_shard(path: Path, origin: Origin) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _reader(vocabulary: Path, sha256: str) -> tuple[Vocabulary, Reader]:
+def _load_reader(vocabulary: Path, sha256: str) -> tuple[Vocabulary, Reader]:
     """Return the vocabulary and its reader; cached, since a worker process reads many texts."""
-    words = Vocabulary.read(vocabulary)
-    if words.sha256 != sha256:
+    vocab = Vocabulary.read(vocabulary)
+    if vocab.sha256 != sha256:
         raise WorkError(f"{vocabulary}: the vocabulary file changed during the preparation; start again")
-    return words, Reader(words)
+    return vocab, Reader(vocab)
 
 
-SAMPLES_A_BYTE = 0.0074  # of Wikipedia's text with MLPerf's vocabulary and settings; a wrong estimate costs time only
-MARGIN = 1.5  # candidates per sample of the subset, so that one pass over the texts nearly always suffices
-LARGEST_KEY = 2**64 - 1
-CANDIDATES = ".candidates"
+SAMPLES_PER_BYTE = 0.0074  # of Wikipedia's text with MLPerf's vocabulary and settings; a wrong estimate costs time only
+CANDIDATES_PER_SAMPLE = 1.5  # of the subset, so that one pass over the texts nearly always suffices
+MAX_KEY = 2**64 - 1
+CANDIDATES_FOLDER = ".candidates"
 
 
 def prepare_subset(
@@ -275,11 +281,11 @@ def prepare_subset(
     by `prepare`, and the same errors are raised; UsageError also if the texts have fewer samples.
     """
     settings = settings or GenerationSettings()
-    words = check_inputs(texts, vocabulary)
+    vocab = check_inputs(texts, vocabulary)
     if samples < 1:
         raise UsageError(f"a subset of {samples} samples was requested; request 1 or more")
-    origins = {text: Origin.of_text(text.name, sha256_of(text), words.sha256, settings) for text in texts}
-    digest = _digest((samples, seed, *sorted(map(repr, origins.values()))))
+    origins = {text: Origin.of_text(text.name, sha256_of(text), vocab.sha256, settings) for text in texts}
+    digest = _selection_digest((samples, seed, *sorted(map(repr, origins.values()))))
     marked = {text: replace(origin, selection=RANDOM, selection_sha256=digest) for text, origin in origins.items()}
     with folder_lock(make_folder(out), "podium data prepare"):
         shards = {out / f"{text.name}{SUFFIX}": origin for text, origin in marked.items()}
@@ -288,42 +294,44 @@ def prepare_subset(
         if sum(len(Shard(shard)) for shard in finished) == samples:
             renew_manifest(out)
             return finished
-        aside = make_folder(out / CANDIDATES)
+        candidates_folder = make_folder(out / CANDIDATES_FOLDER)
         size = sum(text.stat().st_size for text in texts)
         shorter = SEQUENCE_LENGTH / settings.max_sequence_length  # a text gives more samples if they are shorter
-        selection = _likely(samples, size * SAMPLES_A_BYTE * shorter, seed)
+        selection = _candidate_selection(samples, size * SAMPLES_PER_BYTE * shorter, seed)
         while True:
-            prepare_shards(texts, vocabulary, words.sha256, aside, settings, processes, selection, on_finished)
-            candidates = {text: Shard(aside / f"{text.name}{SUFFIX}") for text in texts}
-            whole = sum(shard.attributes["selected_from"] for shard in candidates.values())
-            if whole < samples:
-                _remove(candidates, aside)
-                raise UsageError(f"a subset of {samples} samples was requested; the texts have {whole} in all")
-            if sum(map(len, candidates.values())) >= samples or selection.largest == LARGEST_KEY:
+            prepare_shards(
+                texts, vocabulary, vocab.sha256, candidates_folder, settings, processes, selection, on_finished
+            )
+            candidates = {text: Shard(candidates_folder / f"{text.name}{SUFFIX}") for text in texts}
+            total = sum(shard.attributes["selected_from"] for shard in candidates.values())
+            if total < samples:
+                _remove_candidates(candidates, candidates_folder)
+                raise UsageError(f"a subset of {samples} samples was requested; the texts have {total} in all")
+            if sum(map(len, candidates.values())) >= samples or selection.largest == MAX_KEY:
                 break
             # The estimate was too low; now the number of samples is known, so the next pass has enough candidates.
-            selection = _likely(samples, whole, seed)
-        origins = {text: replace(origin, selected_from=whole) for text, origin in marked.items()}
+            selection = _candidate_selection(samples, total, seed)
+        origins = {text: replace(origin, selected_from=total) for text, origin in marked.items()}
         mark_unfinished(out)
-        chosen = _choose(candidates, samples, selection, origins, out)
-        _remove(candidates, aside)
+        chosen = _write_subset(candidates, samples, selection, origins, out)
+        _remove_candidates(candidates, candidates_folder)
         renew_manifest(out)
     return chosen
 
 
-def _likely(samples: int, whole: float, seed: int) -> SmallestKeys:
-    """Return a selection of candidates: of `whole` samples, very probably more than `samples` have such a key."""
+def _candidate_selection(samples: int, total: float, seed: int) -> SmallestKeys:
+    """Return a selection of candidates: of `total` samples, very probably more than `samples` have such a key."""
     # The margin is relative and absolute: 100 more than expected suffice where `samples` is small.
-    share = (MARGIN * samples + 100) / max(1, whole)
-    return SmallestKeys(seed, min(LARGEST_KEY, int(share * 2**64)))
+    share = (CANDIDATES_PER_SAMPLE * samples + 100) / max(1, total)
+    return SmallestKeys(seed, min(MAX_KEY, int(share * 2**64)))
 
 
-def _digest(selected: object) -> str:
+def _selection_digest(selected: object) -> str:
     """Return the SHA-256 of everything that determines a selection, in hexadecimal."""
     return hashlib.sha256(repr(selected).encode()).hexdigest()
 
 
-def _choose(
+def _write_subset(
     candidates: dict[Path, Shard], samples: int, selection: SmallestKeys, origins: dict[Path, Origin], out: Path
 ) -> list[Path]:
     """Write the candidates with the smallest keys as shards; replace or remove shards of another selection."""
@@ -349,9 +357,9 @@ def _choose(
     return written
 
 
-def _remove(candidates: dict[Path, Shard], aside: Path) -> None:
+def _remove_candidates(candidates: dict[Path, Shard], candidates_folder: Path) -> None:
     for shard in candidates.values():
         shard.path.unlink(missing_ok=True)
     with suppress(OSError):
-        (aside / MARKER).unlink(missing_ok=True)
-        aside.rmdir()
+        (candidates_folder / MARKER).unlink(missing_ok=True)
+        candidates_folder.rmdir()

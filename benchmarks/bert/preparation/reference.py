@@ -63,7 +63,7 @@ def generate_literally(
         instance
         for _ in range(settings.duplicates)
         for number in range(len(documents))
-        for instance in maker.instances_of_document(number)
+        for instance in maker.make_instances(number)
     ]
     random.shuffle(instances)
     return _flatten(instances)
@@ -90,12 +90,12 @@ class _InstanceMaker:
         self._documents = documents
         self._settings = settings
         self._random = random
-        self._last_word = len(vocabulary.words) - 1
+        self._last_token = len(vocabulary.words) - 1
         self._classification = vocabulary.ids[CLASSIFICATION]
         self._separator = vocabulary.ids[SEPARATOR]
         self._mask = vocabulary.ids[MASK]
 
-    def instances_of_document(self, number: int) -> list[_Instance]:
+    def make_instances(self, number: int) -> list[_Instance]:
         """Generate the samples of one pass over one document."""
         document = self._documents[number]
         target = self._draw_target_length()
@@ -178,7 +178,7 @@ class _InstanceMaker:
             return self._mask
         if self._random.random() < 0.5:
             return token
-        return self._random.randint(0, self._last_word)
+        return self._random.randint(0, self._last_token)
 
 
 def _take_chunk(document: Document, start: int, target: int) -> Sequence[Sentence]:

@@ -10,7 +10,7 @@ from podium.core.errors import UsageError
 
 SPECIAL_TOKENS = 3  # special tokens of a sample: [CLS], [SEP], [SEP]
 SHORTEST_LENGTH = SPECIAL_TOKENS + 2  # tokens; each of the two segments has at least one token of text
-PUBLISHED_PREDICTIONS = {128: 20, SEQUENCE_LENGTH: MASKED_POSITIONS}
+PUBLISHED_MAX_PREDICTIONS = {128: 20, SEQUENCE_LENGTH: MASKED_POSITIONS}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class GenerationSettings:
         tokens. Raises UsageError for lengths with which no sample can be generated.
         """
         length = SEQUENCE_LENGTH if max_sequence_length is None else max_sequence_length
-        settings = cls(length, usual_max_predictions(length) if max_predictions is None else max_predictions)
+        settings = cls(length, default_max_predictions(length) if max_predictions is None else max_predictions)
         if settings.max_predictions > settings.max_text_tokens:
             raise UsageError(
                 f"generation setting max_predictions is {settings.max_predictions}; allowed is 1 to "
@@ -61,18 +61,18 @@ class GenerationSettings:
         return self.max_sequence_length - SPECIAL_TOKENS
 
 
-def usual_max_predictions(max_sequence_length: int) -> int:
+def default_max_predictions(max_sequence_length: int) -> int:
     """Default of max_predictions for a maximum sequence length: the published number, else 15 % of the length.
 
     Published are 20 for 128 (BERT's create_pretraining_data.py) and 76 for 512 (MLPerf). For other lengths it is
     round(0.15 · length), the masked tokens of the longest sample, so that no sample is masked less than its share.
     """
-    return PUBLISHED_PREDICTIONS.get(max_sequence_length, max(1, round(MASKED_SHARE * max_sequence_length)))
+    return PUBLISHED_MAX_PREDICTIONS.get(max_sequence_length, max(1, round(MASKED_SHARE * max_sequence_length)))
 
 
-def masked_counts(probability: float, most: int, longest: int) -> NDArray[np.int64]:
+def masked_counts(probability: float, max_count: int, max_length: int) -> NDArray[np.int64]:
     """Tokens to mask [longest + 1] in a sample of each length from 0 to `longest`, at least 1 and at most `most`.
 
     Halves are rounded to even, as in the reference, which uses Python's `round`.
     """
-    return np.array([min(most, max(1, round(probability * length))) for length in range(longest + 1)], np.int64)
+    return np.array([min(max_count, max(1, round(probability * length))) for length in range(max_length + 1)], np.int64)

@@ -71,7 +71,9 @@ def test_mistakes_are_sentences(tmp_path: Path, tiny: Path) -> None:
     assert refused("none", "x.safetensors", cwd=tmp_path).startswith(
         "none: there is no such checkpoint; allowed are a "
     )
-    assert refused(str(tiny), "x", cwd=tmp_path) == "x: the output is a file; give a file name that ends in .safetensors"
+    assert (
+        refused(str(tiny), "x", cwd=tmp_path) == "x: the output is a file; give a file name that ends in .safetensors"
+    )
     assert refused(str(tiny), "x.safetensors", "--size", "huge", cwd=tmp_path) == (
         "--size: found 'huge', allowed is large, tiny"
     )
