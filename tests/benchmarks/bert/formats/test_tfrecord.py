@@ -14,9 +14,9 @@ from benchmarks.bert.formats.rows import VocabularyFacts
 from benchmarks.bert.shard import Shard
 from podium.core.errors import WorkError
 
-# Four samples written by TensorFlow 2.21 with tf.io.TFRecordWriter, each one
+# Four samples written by TensorFlow 2.21 with tf.io.TFRecordWriter. Each is
 # tf.train.Example(features=tf.train.Features(feature=…)).SerializeToString() of an OrderedDict with the seven features
-# of the reference in its order, at max_seq_length 64 and max_predictions_per_seq 9; ids are random numbers from 5 to 999.
+# of the reference in its order. max_seq_length is 64, max_predictions_per_seq 9; ids are random numbers from 5 to 999.
 FOUR = Path(__file__).with_name("four.tfrecord")
 RECORDS = (0, 485, 922, 1393)  # their offsets in bytes
 
