@@ -56,7 +56,7 @@ def generate_literally(
     random = Random(settings.seed)
     documents = read_documents(lines, Tokenizer(vocabulary))
     if not documents:
-        raise WorkError(f"{source}: there is no document in it; give a text with one sentence a line")
+        raise WorkError(f"{source}: there is no document in it; give a text with one sentence per line")
     random.shuffle(documents)
     maker = _InstanceMaker(documents, vocabulary, settings, random)
     instances = [

@@ -101,4 +101,4 @@ def test_what_a_folder_of_others_says_does_not_act_on_the_terminal(tmp_path: Pat
     config.write_text(json.dumps(json.loads(config.read_text()) | {"layer_norm_eps": "\x1b[2J\x9b\u202e"}))
     done = checkpoint("hf", "back.safetensors", cwd=tmp_path)
     assert done.returncode == 0
-    assert r"layer_norm_eps \x1b[2J\x9b\u202e; here it is" in done.stdout
+    assert r"layer_norm_eps in config.json is \x1b[2J\x9b\u202e; here it is" in done.stdout

@@ -998,7 +998,7 @@ def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
         (place / name).write_text(text, encoding="utf-8")
     own = DataSettings(text=(place / "text",), evaluation_text=place / "text", vocabulary=place / "vocab.txt")
     shutil.rmtree(no_data)
-    refused(open_config.model_copy(update={"data": own}), path, UsageError, "the vocabulary 7")
+    refused(open_config.model_copy(update={"data": own}), path, UsageError, "the vocabulary in use 7")
     assert not no_data.exists()  # known before samples are made
     large = open_config.model_copy(update={"size": LARGE.name})
     refused(large, path, UsageError, "the checkpoint is of size tiny, the model of size large")
