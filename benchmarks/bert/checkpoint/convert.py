@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_huggingface
+from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_huggingface_checkpoint
 from benchmarks.bert.checkpoint.names import HUGGINGFACE, PODIUM, TENSORFLOW, Layout
-from benchmarks.bert.checkpoint.podium import FORMAT, PodiumCheckpoint, write_podium
+from benchmarks.bert.checkpoint.podium import FORMAT, PodiumCheckpoint, write_podium_checkpoint
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
 from benchmarks.bert.checkpoint.weights import SUFFIX, SafetensorsFile, Source, load_weights
 from benchmarks.bert.sizes import Size
@@ -31,7 +31,7 @@ class ConversionReport:
     source: Path
     kind: str
     size: Size
-    vocabulary: int
+    vocabulary_size: int
     tensors: int  # number of tensors in the reference's layout, where query, key and value are separate
     parameters: int
     official: bool  # whether the source is byte for byte MLPerf's checkpoint
@@ -60,16 +60,18 @@ def convert(
         raise UsageError(f"{out}: the output is a file; give a file name that ends in {SUFFIX}")
     kind, checkpoint, layout = open_checkpoint(source)
     weights = load_weights(checkpoint, layout, size, on_tensor)
-    notes = checkpoint.check(weights.size, weights.vocabulary) if isinstance(checkpoint, HuggingFaceCheckpoint) else []
+    notes = (
+        checkpoint.check(weights.size, weights.vocabulary_size) if isinstance(checkpoint, HuggingFaceCheckpoint) else []
+    )
     official = isinstance(checkpoint, TensorFlowCheckpoint) and is_official(checkpoint.shards)
     make_folder(out.parent)
-    file = (write_huggingface if to == "huggingface" else write_podium)(out, weights)
+    file = (write_huggingface_checkpoint if to == "huggingface" else write_podium_checkpoint)(out, weights)
     return ConversionReport(
         source=checkpoint.path,
         kind=kind,
         size=weights.size,
-        vocabulary=weights.vocabulary,
-        tensors=len(weights.size.tensors(weights.vocabulary)),
+        vocabulary_size=weights.vocabulary_size,
+        tensors=len(weights.size.tensors(weights.vocabulary_size)),
         parameters=weights.parameters,
         official=official,
         notes=tuple(notes),

@@ -14,7 +14,7 @@ from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, write_s
 from benchmarks.bert.rules import CLOSED_DROPOUT
 from benchmarks.bert.sizes import Size
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import UNFINISHED, make_folder, write_whole
+from podium.core.files import PARTIAL_SUFFIX, make_folder, write_atomically
 
 MODEL, CONFIG = "model.safetensors", "config.json"
 # Tied tensors that a file may have besides the tensors they are tied to.
@@ -95,21 +95,21 @@ class HuggingFaceCheckpoint:
         return notes
 
 
-def write_huggingface(folder: Path, weights: Weights) -> Path:
+def write_huggingface_checkpoint(folder: Path, weights: Weights) -> Path:
     """Write a folder that `BertForPreTraining.from_pretrained` reads, atomically; return the path of its weights.
 
     Raises UsageError if the folder exists and is not empty, WorkError if it cannot be written.
     """
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UsageError(f"{folder}: exists already; name a new folder")
-    parts = huggingface_parts(weights.size, weights.vocabulary)
+    parts = huggingface_parts(weights.size, weights.vocabulary_size)
     place = folder.resolve()
-    unfinished = make_folder(place.with_name(f".{place.name}.{secrets.token_hex(4)}{UNFINISHED}"))
+    unfinished = make_folder(place.with_name(f".{place.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}"))
     try:
-        tensors = {part.name: weights.tensors[part.podium][part.rows] for part in parts}
+        tensors = {part.name: weights.tensors[part.podium_name][part.rows] for part in parts}
         write_safetensors(unfinished / MODEL, tensors, {"format": "pt"})
-        config = json.dumps(_config(weights.size, weights.vocabulary), indent=2) + "\n"
-        write_whole(unfinished / CONFIG, config)
+        config = json.dumps(_config(weights.size, weights.vocabulary_size), indent=2) + "\n"
+        write_atomically(unfinished / CONFIG, config)
         # rename(2) replaces an empty folder and fails on any other, so nothing is overwritten in a race.
         unfinished.replace(place)
     except OSError as error:

@@ -58,12 +58,12 @@ _PARAMETERS = {
 class Part:
     """One tensor of a layout and its location in Podium's tensors.
 
-    The tensor is `rows` of Podium's tensor `podium`, transposed if `transposed`.
+    The tensor is `rows` of Podium's tensor `podium_name`, transposed if `transposed`.
     """
 
     name: str
     shape: Shape
-    podium: str
+    podium_name: str
     rows: slice = field(default_factory=lambda: slice(None))
     transposed: bool = False
 
@@ -82,7 +82,7 @@ def podium_shapes(size: Size, vocabulary: int) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
     for part in tensorflow_parts(size, vocabulary):
         podium_shape = part.shape[::-1] if part.transposed else part.shape
-        shapes[part.podium] = podium_shape if part.rows == slice(None) else (3 * size.hidden, *podium_shape[1:])
+        shapes[part.podium_name] = podium_shape if part.rows == slice(None) else (3 * size.hidden, *podium_shape[1:])
     return shapes
 
 
@@ -101,7 +101,12 @@ def tensorflow_parts(size: Size, vocabulary: int) -> list[Part]:
 def huggingface_parts(size: Size, vocabulary: int) -> list[Part]:
     """Return Hugging Face's tensors without the decoder, which is tied to the word embeddings."""
     return [
-        Part(_huggingface_name(part.name), part.shape[::-1] if part.transposed else part.shape, part.podium, part.rows)
+        Part(
+            _huggingface_name(part.name),
+            part.shape[::-1] if part.transposed else part.shape,
+            part.podium_name,
+            part.rows,
+        )
         for part in tensorflow_parts(size, vocabulary)
     ]
 

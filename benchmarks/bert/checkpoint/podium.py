@@ -40,9 +40,9 @@ class PodiumCheckpoint(SafetensorsFile):
             found = f"its vocabulary is {vocabulary}, but its word embeddings have {embedding_rows[0]} rows"
             raise WorkError(f"{path}: {found}; {ADVICE} again")
         self.size = SIZES[name]
-        self.vocabulary: int = embedding_rows[0] if embedding_rows else 0
-        check_shapes(self, PODIUM, self.size, self.vocabulary)
-        more = sorted(set(self.names) - set(podium_shapes(self.size, self.vocabulary)))
+        self.vocabulary_size: int = embedding_rows[0] if embedding_rows else 0
+        check_shapes(self, PODIUM, self.size, self.vocabulary_size)
+        more = sorted(set(self.names) - set(podium_shapes(self.size, self.vocabulary_size)))
         if more:
             raise WorkError(f"{path}: has {more[0]}, which size {name} does not have; {ADVICE} again")
 
@@ -50,24 +50,24 @@ class PodiumCheckpoint(SafetensorsFile):
         """Read a float32 tensor. Raises WorkError if it cannot be read or has values that are not finite."""
         return require_finite(self.path, name, super().read(name))
 
-    def require(self, size: Size, vocabulary: int | None = None) -> None:
+    def require_model_size(self, size: Size, vocabulary: int | None = None) -> None:
         """Raise UsageError unless the weights have this model size and, if one is given, this vocabulary size."""
         if self.size != size:
             raise UsageError(f"{self.path}: the checkpoint is of size {self.size.name}, the model of size {size.name}")
-        if vocabulary is not None and self.vocabulary != vocabulary:
+        if vocabulary is not None and self.vocabulary_size != vocabulary:
             raise UsageError(
-                f"{self.path}: the checkpoint has a vocabulary of {self.vocabulary} tokens, the vocabulary in use "
+                f"{self.path}: the checkpoint has a vocabulary of {self.vocabulary_size} tokens, the vocabulary in use "
                 f"{vocabulary}; use the vocabulary that the checkpoint was trained with"
             )
 
 
-def write_podium(path: Path, weights: Weights) -> Path:
+def write_podium_checkpoint(path: Path, weights: Weights) -> Path:
     """Write weights as a Podium checkpoint, atomically; return the path. Raises WorkError if it cannot be written."""
     metadata = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "size": weights.size.name,
-        "vocabulary": str(weights.vocabulary),
+        "vocabulary": str(weights.vocabulary_size),
     }
     write_safetensors(path, weights.tensors, metadata)
     return path

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from benchmarks.bert.checkpoint.names import Layout, Part, podium_shapes
 from benchmarks.bert.sizes import SIZES, Size
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import whole_file
+from podium.core.files import atomic_file
 
 MAX_NAMES_SHOWN = 3  # missing tensors that an error message names
 
@@ -38,7 +38,7 @@ class Weights:
     """The weights of one BERT under Podium's names, float32."""
 
     size: Size
-    vocabulary: int
+    vocabulary_size: int
     tensors: dict[str, NDArray[np.float32]]
 
     @property
@@ -114,7 +114,7 @@ def load_weights(
     tensors = {name: np.empty(shape, np.float32) for name, shape in podium_shapes(size, vocabulary).items()}
     for number, part in enumerate(parts, start=1):
         values = require_finite(source.path, part.name, source.read(part.name))
-        tensors[part.podium][part.rows] = values.T if part.transposed else values
+        tensors[part.podium_name][part.rows] = values.T if part.transposed else values
         on_tensor(number, len(parts))
     return Weights(size, vocabulary, tensors)
 
@@ -168,7 +168,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, NDArray[np.float32]], me
     Raises WorkError if the file cannot be written.
     """
     assert all(values.flags.c_contiguous and values.dtype == np.float32 for values in tensors.values())
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
         try:

@@ -15,11 +15,11 @@ from benchmarks.bert.formats.tfrecord import GZIP_FOUND, is_gzip, is_tfrecord
 from benchmarks.bert.manifest import mark_unfinished
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.shard import STRIPPED_SUFFIX, SUFFIX, Shard, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest, require_replaceable
+from benchmarks.bert.store import SampleStore, require_replaceable, update_manifest
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, require_readable
 from podium.core.locks import folder_lock
-from podium.core.processes import WorkerDied, results_in_processes, results_of
+from podium.core.processes import WorkerDied, run_jobs, run_jobs_in_processes
 
 
 class Format(NamedTuple):
@@ -70,8 +70,8 @@ def import_files(
     try:
         with folder_lock(make_folder(out), "podium data import"):
             # Never in this process: HDF5 can crash on a corrupt file, or be ended by a signal after its time limit.
-            _run_jobs(results_in_processes(import_file, jobs, processes), on_finished)
-            renew_manifest(out)
+            _run_jobs(run_jobs_in_processes(import_file, jobs, processes), on_finished)
+            update_manifest(out)
     except WorkerDied as error:
         raise import_error(
             shards[error.file],
@@ -126,7 +126,7 @@ def export_store(
     files = _map_outputs(shards, names, out, EXPORTED_SUFFIX, "a file is named for its shard")
     jobs = {file: (shard, format_name, file) for file, shard in files.items()}
     with folder_lock(make_folder(out), "podium data export"):
-        _run_jobs(results_of(export_shard, jobs, processes), on_finished)
+        _run_jobs(run_jobs(export_shard, jobs, processes), on_finished)
     return list(files)
 
 

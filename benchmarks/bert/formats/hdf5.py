@@ -41,8 +41,8 @@ from benchmarks.bert.formats.rows import (
     segment_ids,
     validate_rows,
 )
-from benchmarks.bert.samples import Samples, section
-from benchmarks.bert.shard import SUFFIX, Shard, attributes_of, new_hdf5, set_attribute
+from benchmarks.bert.samples import Samples, slice_samples
+from benchmarks.bert.shard import SUFFIX, Shard, create_hdf5, read_attributes, set_attribute
 from podium.core.errors import PodiumError, UsageError, WorkError
 
 INT16_MAX = 32_767  # of the formats' i2
@@ -227,7 +227,7 @@ def read_blocks(
 def read_exported_attributes(file: h5py.File, path: Path) -> dict[str, Any]:
     """Return the attributes of the shard that the file was exported from, unchecked; empty if it was not exported."""
     with limited_hdf5_calls(path):
-        return attributes_of(file, ATTRIBUTE_PREFIX)
+        return read_attributes(file, ATTRIBUTE_PREFIX)
 
 
 @contextmanager
@@ -256,7 +256,7 @@ def create_export(path: Path, shard: Shard) -> Iterator[tuple[h5py.File, Samples
             f"{shard.path}: cannot be exported: a sample masks its position 0, which is [CLS] and in these HDF5 "
             "formats means padding; prepare it again with `podium data prepare`"
         )
-    with new_hdf5(path) as file:
+    with create_hdf5(path) as file:
         for name, value in shard.attributes.items():
             set_attribute(file, ATTRIBUTE_PREFIX + name, value)
         yield file, samples
@@ -266,7 +266,7 @@ def iterate_blocks(samples: Samples, step: int) -> Iterator[tuple[slice, Samples
     """Yield blocks of `step` samples, each with its range of indices."""
     for start in range(0, len(samples), step):
         span = slice(start, min(start + step, len(samples)))
-        yield span, section(samples, span.start, span.stop)
+        yield span, slice_samples(samples, span.start, span.stop)
 
 
 ROWS_PER_CHUNK = 1024  # of an exported file: 1 MiB of input_ids at width 512

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS_PER_SAMPLE, GenerationSettings
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, offsets_of
-from benchmarks.bert.shard import OLDER_VERSION, Origin, attribute_fault, content_sha256, stored_arrays
+from benchmarks.bert.shard import OLDER_VERSION, Origin, content_sha256, find_invalid_attribute, stored_arrays
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of
 
-MIN_LENGTH = SPECIAL_TOKENS + 2  # tokens of [CLS] A [SEP] B [SEP] where A and B are one token each
+MIN_LENGTH = SPECIAL_TOKENS_PER_SAMPLE + 2  # tokens of [CLS] A [SEP] B [SEP] where A and B are one token each
 MAX_LENGTH = 65_535  # tokens of a sample, so that a position fits into two bytes
 ROWS_PER_BLOCK = 8192  # rows that are read or written at a time, which bounds the memory for padded rows
 ADVICE = "see how the file was made, or get it again"
@@ -45,7 +45,7 @@ class VocabularyFacts:
         """Read a vocab.txt. Raises UsageError as Vocabulary.read does."""
         vocabulary = Vocabulary.read(path)
         return cls(
-            path, vocabulary.sha256, len(vocabulary.words), vocabulary.ids[CLASSIFICATION], vocabulary.ids[SEPARATOR]
+            path, vocabulary.sha256, len(vocabulary.tokens), vocabulary.ids[CLASSIFICATION], vocabulary.ids[SEPARATOR]
         )
 
 
@@ -342,7 +342,7 @@ def determine_origin(
 def _exported_origin(imported: ImportedFile) -> Origin | None:
     """Return the recorded origin, or None unless all attributes of a shard are recorded and match these samples."""
     attributes, samples = imported.exported_attributes, imported.samples
-    if attribute_fault(attributes) and attribute_fault(attributes, OLDER_VERSION):
+    if find_invalid_attribute(attributes) and find_invalid_attribute(attributes, OLDER_VERSION):
         return None
     longest, most = max_counts(samples)
     if longest > attributes["max_sequence_length"] or most > attributes["max_predictions"]:

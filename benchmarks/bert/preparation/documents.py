@@ -40,7 +40,7 @@ class Reader:
     """Tokenizer of whole texts with one vocabulary. The tokens of non-ASCII chunks are cached between texts."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        tokens = [token.encode("utf-8") for token in vocabulary.words]
+        tokens = [token.encode("utf-8") for token in vocabulary.tokens]
         ends = np.cumsum([len(token) for token in tokens], dtype=np.int64)
         self._edges, self._token_at = _build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends)
         self._unknown = vocabulary.ids[UNKNOWN]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.preparation.documents import Documents
 from benchmarks.bert.preparation.mt19937 import State, copy_state, draw_below, draw_float, shuffle
-from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings, masked_counts
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS_PER_SAMPLE, GenerationSettings, masked_counts
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import FlatArrays, Samples, gather
 from podium.core.jit import compiled, compiled_leaf
@@ -42,7 +42,7 @@ def generate_samples(
         vocabulary.ids[CLASSIFICATION],
         vocabulary.ids[SEPARATOR],
         vocabulary.ids[MASK],
-        len(vocabulary.words),
+        len(vocabulary.tokens),
     )
     order = np.arange(len(arrays[-1]))
     shuffle(state, order, len(order))
@@ -122,7 +122,7 @@ def _make_samples(
     documents = len(document_offsets) - 1
     order = np.arange(documents)
     shuffle(state, order, documents)
-    max_text_length = max_length - SPECIAL_TOKENS
+    max_text_length = max_length - SPECIAL_TOKENS_PER_SAMPLE
 
     max_samples = duplicates * (len(sentence_offsets) - 1)  # a sample uses up at least one sentence
     out = np.empty(duplicates * len(tokens) + max_length, np.uint16)

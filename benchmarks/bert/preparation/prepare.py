@@ -33,19 +33,19 @@ from benchmarks.bert.shard import (
     WHOLE,
     Origin,
     Shard,
-    opened_shard,
+    open_shard,
     write_shard,
 )
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import renew_manifest, require_replaceable
+from benchmarks.bert.store import require_replaceable, update_manifest
 from benchmarks.bert.upgrade import convert_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.files import make_folder, open_regular, remove_unfinished, require_readable, sha256_of
+from podium.core.files import make_folder, open_regular, remove_partial_files, require_readable, sha256_of
 from podium.core.locks import folder_lock
-from podium.core.processes import results_of
+from podium.core.processes import run_jobs
 
 
-def evaluation_pick(number_of_samples: int, count: int) -> NDArray[np.int64]:
+def pick_evaluation_indices(number_of_samples: int, count: int) -> NDArray[np.int64]:
     """Return the indices [count] of the samples to evaluate: int(i · ratio) for i in 0..count−1.
 
     The ratio number_of_samples / count is rounded to a double, so that an index may be one less than the exact floor.
@@ -90,7 +90,7 @@ class EvaluationPick(Selection):
             raise UsageError(
                 f"{text}: has {len(samples)} samples, fewer than the {self.count} evaluation samples requested"
             )
-        return gather(samples, evaluation_pick(len(samples), self.count))
+        return gather(samples, pick_evaluation_indices(len(samples), self.count))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class SmallestKeys(Selection):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedShard:
     """Result of preparing one text: a finished shard."""
 
     text: Path
@@ -137,7 +137,7 @@ def prepare(
     settings: GenerationSettings | None = None,
     processes: int = 1,
     selection: Selection = WHOLE_TEXT,
-    on_finished: Callable[[Prepared], None] = lambda _: None,
+    on_finished: Callable[[PreparedShard], None] = lambda _: None,
 ) -> list[Path]:
     """Write the shard out/NAME.h5 of each text file NAME and return the shards in the order of the texts.
 
@@ -157,7 +157,7 @@ def prepare(
             out.glob(f"*{SUFFIX}"), selection.mark_origin(Origin.of_text("", "", vocab.sha256, settings))
         )
         shards = prepare_shards(texts, vocabulary, vocab.sha256, out, settings, processes, selection, on_finished)
-        renew_manifest(out)
+        update_manifest(out)
     return shards
 
 
@@ -182,15 +182,15 @@ def prepare_shards(
     settings: GenerationSettings,
     processes: int,
     selection: Selection,
-    on_finished: Callable[[Prepared], None],
+    on_finished: Callable[[PreparedShard], None],
 ) -> list[Path]:
     """Write the shards of texts that are checked already, into a folder that exists and is locked by the caller."""
     jobs = {}
     for text in texts:
         shard = out / f"{text.name}{SUFFIX}"
         jobs[shard] = (text, vocabulary, vocabulary_sha256, shard, settings, selection)
-        remove_unfinished(shard)
-    with closing(results_of(prepare_text, jobs, processes)) as results:
+        remove_partial_files(shard)
+    with closing(run_jobs(prepare_text, jobs, processes)) as results:
         for _, prepared in results:
             on_finished(prepared)
     return list(jobs)
@@ -203,7 +203,7 @@ def prepare_text(
     shard: Path,
     settings: GenerationSettings,
     selection: Selection,
-) -> Prepared:
+) -> PreparedShard:
     """Write the shard of one text file, unless a valid one exists. Raises WorkError for a bad text or a full disk."""
     try:
         with open_regular(text) as file:
@@ -216,7 +216,7 @@ def prepare_text(
     digest = hashlib.sha256(content).hexdigest()
     origin = selection.mark_origin(Origin.of_text(text.name, digest, vocabulary_sha256, settings))
     if keep_shard(shard, origin):
-        return Prepared(text, shard, kept=True, note=note)
+        return PreparedShard(text, shard, kept=True, note=note)
     vocab, reader = _load_reader(vocabulary, vocabulary_sha256)
     documents = reader.read(content, str(text))
     del content  # a text may take gigabytes, and sample generation needs the memory
@@ -226,7 +226,7 @@ def prepare_text(
     chosen = selection.select(samples, text)
     mark_unfinished(shard.parent)
     write_shard(shard, chosen, replace(origin, selected_from=0 if chosen is samples else len(samples)))
-    return Prepared(text, shard, kept=False, note=note)
+    return PreparedShard(text, shard, kept=False, note=note)
 
 
 def keep_shard(path: Path, origin: Origin) -> bool:
@@ -237,7 +237,7 @@ def keep_shard(path: Path, origin: Origin) -> bool:
     if not path.is_file():
         return False
     try:
-        with opened_shard(path, None) as (_, attributes):
+        with open_shard(path, None) as (_, attributes):
             found = Origin.of_attributes(attributes)
         if replace(found, selected_from=origin.selected_from) != origin:
             return False
@@ -272,7 +272,7 @@ def prepare_subset(
     settings: GenerationSettings | None = None,
     processes: int = 1,
     seed: int = 0,
-    on_finished: Callable[[Prepared], None] = lambda _: None,
+    on_finished: Callable[[PreparedShard], None] = lambda _: None,
 ) -> list[Path]:
     """Write shards of `samples` samples, drawn at random from all samples of the texts, and return them.
 
@@ -292,7 +292,7 @@ def prepare_subset(
         require_replaceable(out.glob(f"*{SUFFIX}"), next(iter(marked.values())))
         finished = [shard for shard, origin in shards.items() if keep_shard(shard, origin)]
         if sum(len(Shard(shard)) for shard in finished) == samples:
-            renew_manifest(out)
+            update_manifest(out)
             return finished
         candidates_folder = make_folder(out / CANDIDATES_FOLDER)
         size = sum(text.stat().st_size for text in texts)
@@ -315,7 +315,7 @@ def prepare_subset(
         mark_unfinished(out)
         chosen = _write_subset(candidates, samples, selection, origins, out)
         _remove_candidates(candidates, candidates_folder)
-        renew_manifest(out)
+        update_manifest(out)
     return chosen
 
 
@@ -348,7 +348,7 @@ def _write_subset(
         own = np.flatnonzero(chosen[start : start + len(shard)])
         start += len(shard)
         path = out / f"{text.name}{SUFFIX}"
-        remove_unfinished(path)
+        remove_partial_files(path)
         if not len(own):
             path.unlink(missing_ok=True)
             continue

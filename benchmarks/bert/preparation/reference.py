@@ -41,7 +41,7 @@ class _Instance(NamedTuple):
     random_next: bool
 
 
-def generate_literally(
+def generate_reference_samples(
     lines: Iterable[str],
     vocabulary: Vocabulary,
     settings: GenerationSettings | None = None,
@@ -90,7 +90,7 @@ class _InstanceMaker:
         self._documents = documents
         self._settings = settings
         self._random = random
-        self._last_token = len(vocabulary.words) - 1
+        self._last_token = len(vocabulary.tokens) - 1
         self._classification = vocabulary.ids[CLASSIFICATION]
         self._separator = vocabulary.ids[SEPARATOR]
         self._mask = vocabulary.ids[MASK]

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGTH
 from podium.core.errors import UsageError
 
-SPECIAL_TOKENS = 3  # special tokens of a sample: [CLS], [SEP], [SEP]
-SHORTEST_LENGTH = SPECIAL_TOKENS + 2  # tokens; each of the two segments has at least one token of text
+SPECIAL_TOKENS_PER_SAMPLE = 3  # special tokens of a sample: [CLS], [SEP], [SEP]
+MIN_SEQUENCE_LENGTH = SPECIAL_TOKENS_PER_SAMPLE + 2  # tokens; each of the two segments has at least one token of text
 PUBLISHED_MAX_PREDICTIONS = {128: 20, SEQUENCE_LENGTH: MASKED_POSITIONS}
 
 
@@ -29,7 +29,7 @@ class GenerationSettings:
 
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[float, float]] = {
-            "max_sequence_length": (SHORTEST_LENGTH, 65_535),
+            "max_sequence_length": (MIN_SEQUENCE_LENGTH, 65_535),
             "max_predictions": (1, 65_535),
             "masked_lm_probability": (0, 1),
             "duplicates": (1, 65_535),
@@ -42,7 +42,7 @@ class GenerationSettings:
                 raise UsageError(f"generation setting {name} is {value}; allowed is {low} to {high}")
 
     @classmethod
-    def of_lengths(cls, max_sequence_length: int | None, max_predictions: int | None) -> "GenerationSettings":
+    def from_lengths(cls, max_sequence_length: int | None, max_predictions: int | None) -> "GenerationSettings":
         """Return MLPerf's settings with these lengths; None means MLPerf's length, and its default maximum of masked
         tokens. Raises UsageError for lengths with which no sample can be generated.
         """
@@ -58,7 +58,7 @@ class GenerationSettings:
     @property
     def max_text_tokens(self) -> int:
         """Maximum tokens of text in a sample: all but [CLS] and the two [SEP]."""
-        return self.max_sequence_length - SPECIAL_TOKENS
+        return self.max_sequence_length - SPECIAL_TOKENS_PER_SAMPLE
 
 
 def default_max_predictions(max_sequence_length: int) -> int:

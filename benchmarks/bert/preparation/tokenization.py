@@ -14,7 +14,7 @@ from pathlib import Path
 from podium.core.errors import UsageError
 from podium.core.files import read_bounded
 
-PAD, UNKNOWN, CLASSIFICATION, SEPARATOR, MASK = SPECIAL_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAD, UNKNOWN, CLASSIFICATION, SEPARATOR, MASK = ALL_SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_FILE_BYTES = 64 << 20  # bytes of a vocabulary file, a thousand per token; the published file has 231,508 bytes
 MAX_VOCABULARY_SIZE = 65_535  # tokens of a vocabulary, so that an id fits into two bytes
 
@@ -37,12 +37,12 @@ _CJK_RANGES = (
 class Vocabulary:
     """The tokens of a WordPiece vocabulary. The id of a token is its line in the file, counted from 0."""
 
-    words: tuple[str, ...] = field(repr=False)
+    tokens: tuple[str, ...] = field(repr=False)
     sha256: str  # SHA-256 of the file, in hexadecimal
 
     @cached_property
     def ids(self) -> Mapping[str, int]:
-        return {token: number for number, token in enumerate(self.words)}
+        return {token: number for number, token in enumerate(self.tokens)}
 
     @classmethod
     def read(cls, path: Path) -> "Vocabulary":
@@ -73,7 +73,7 @@ def _check_tokens(path: Path, tokens: tuple[str, ...], advice: str) -> None:
         first = first_lines.setdefault(token, line)
         if first != line:
             raise UsageError(f"{path}: lines {first} and {line} of the vocabulary are both {token!r}; {advice}")
-    missing = [token for token in SPECIAL_WORDS if token not in first_lines]
+    missing = [token for token in ALL_SPECIAL_TOKENS if token not in first_lines]
     if missing:
         raise UsageError(f"{path}: the vocabulary lacks {' '.join(missing)}; {advice}")
     if "" in first_lines:

@@ -52,7 +52,7 @@ def weights() -> Weights:
 def huggingface_tensors(weights: Weights) -> Tensors:
     """The values of `weights` under Hugging Face's names."""
     parts = huggingface_parts(SIZE, VOCABULARY)
-    return {part.name: weights.tensors[part.podium][part.rows].copy() for part in parts}
+    return {part.name: weights.tensors[part.podium_name][part.rows].copy() for part in parts}
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.checkpoint import convert as convert_module
 from benchmarks.bert.checkpoint.convert import convert, open_checkpoint
-from benchmarks.bert.checkpoint.huggingface import write_huggingface
-from benchmarks.bert.checkpoint.podium import write_podium
+from benchmarks.bert.checkpoint.huggingface import write_huggingface_checkpoint
+from benchmarks.bert.checkpoint.podium import write_podium_checkpoint
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
 from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, write_safetensors
 from benchmarks.bert.sizes import LARGE, SIZES, TINY, Size
@@ -67,7 +67,7 @@ def test_tensorflow_checkpoint_is_converted_bit_for_bit(
         "size": "fixture",
         "vocabulary": "31",
     }
-    assert (done.size, done.vocabulary, done.tensors, done.official) == (size, 31, 30, False)
+    assert (done.size, done.vocabulary_size, done.tensors, done.official) == (size, 31, 30, False)
     assert done.parameters == sum(values.size for values in reference.values()) == size.parameters(31)
     assert (done.file, done.sha256) == (out, hashlib.sha256(out.read_bytes()).hexdigest())
     assert progress == [(number, 30) for number in range(1, 31)]
@@ -96,8 +96,8 @@ def test_tensorflow_checkpoint_is_found_by_prefix_file_or_folder(tensorflow: Cop
 
 
 def test_kind_of_checkpoint_is_detected(tmp_path: Path, weights: Weights) -> None:
-    write_podium(tmp_path / "x.safetensors", weights)
-    write_huggingface(tmp_path / "hf", weights)
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights)
+    write_huggingface_checkpoint(tmp_path / "hf", weights)
     kinds = [open_checkpoint(tmp_path / name)[0] for name in ("x.safetensors", "hf", "hf/model.safetensors")]
     assert kinds == ["Podium's checkpoint", "Hugging Face's folder", "Hugging Face's file"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_huggingface
+from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_huggingface_checkpoint
 from benchmarks.bert.checkpoint.names import HUGGINGFACE
 from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, load_weights, write_safetensors
 from benchmarks.bert.sizes import Size
@@ -21,7 +21,7 @@ WORD_EMBEDDINGS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predic
 
 @pytest.fixture
 def folder(tmp_path: Path, weights: Weights) -> Path:
-    write_huggingface(tmp_path / "hf", weights)
+    write_huggingface_checkpoint(tmp_path / "hf", weights)
     return tmp_path / "hf"
 
 
@@ -34,7 +34,7 @@ def equal_bits(found: Weights, expected: Weights) -> bool:
 def test_weights_are_written_and_read_back_bit_for_bit(folder: Path, weights: Weights, by_file: bool) -> None:
     checkpoint = HuggingFaceCheckpoint(folder / "model.safetensors" if by_file else folder)
     assert equal_bits(load_weights(checkpoint, HUGGINGFACE), weights)
-    assert checkpoint.check(weights.size, weights.vocabulary) == []
+    assert checkpoint.check(weights.size, weights.vocabulary_size) == []
     assert SafetensorsFile(folder / "model.safetensors").metadata == {"format": "pt"}
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
 
@@ -146,14 +146,14 @@ def test_folder_is_written_atomically(tmp_path: Path, weights: Weights, monkeypa
     def fail(*_: object) -> None:
         raise WorkError("no space")
 
-    monkeypatch.setattr("benchmarks.bert.checkpoint.huggingface.write_whole", fail)
+    monkeypatch.setattr("benchmarks.bert.checkpoint.huggingface.write_atomically", fail)
     with pytest.raises(WorkError, match="no space"):
-        write_huggingface(tmp_path / "hf", weights)
+        write_huggingface_checkpoint(tmp_path / "hf", weights)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(WorkError, match=r"cannot be written \(No space left on device\)"):
-        write_huggingface(tmp_path / "hf", weights)
+        write_huggingface_checkpoint(tmp_path / "hf", weights)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,11 +162,11 @@ def test_folder_that_is_not_empty_is_not_changed(folder: Path, tmp_path: Path, w
     (tmp_path / "file").touch()
     for place in (folder, tmp_path / "file"):
         with pytest.raises(UsageError, match=f"{place}: exists already; name a new folder"):
-            write_huggingface(place, weights)
+            write_huggingface_checkpoint(place, weights)
     assert (folder / "config.json").stat().st_mtime_ns == before
     shutil.rmtree(folder)
     folder.mkdir()
-    assert write_huggingface(folder, weights) == folder / "model.safetensors"
+    assert write_huggingface_checkpoint(folder, weights) == folder / "model.safetensors"
 
 
 def test_checkpoint_can_be_written_to_the_current_folder(
@@ -174,6 +174,6 @@ def test_checkpoint_can_be_written_to_the_current_folder(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    write_huggingface(Path(), weights)
+    write_huggingface_checkpoint(Path(), weights)
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["config.json", "model.safetensors"]
     assert [path.name for path in tmp_path.iterdir()] == ["here"]

@@ -46,14 +46,14 @@ def test_every_row_of_every_tensor_belongs_to_one_part(layout: Layout, model_siz
     rows = {name: [0] * shape[0] for name, shape in shapes.items()}
     for one in parts:
         podium_shape = one.shape[::-1] if one.transposed else one.shape
-        covered = range(shapes[one.podium][0])[one.rows]
-        assert podium_shape == (len(covered), *shapes[one.podium][1:]), one.name
+        covered = range(shapes[one.podium_name][0])[one.rows]
+        assert podium_shape == (len(covered), *shapes[one.podium_name][1:]), one.name
         for row in covered:
-            rows[one.podium][row] += 1
+            rows[one.podium_name][row] += 1
     assert all(count == 1 for counts in rows.values() for count in counts)
     numbers = {int(found[1]) for found in (layout.layer.match(one.name) for one in parts) if found}
     assert numbers == set(range(model_size.layers))
-    assert next(one.podium for one in parts if one.name == layout.word_embeddings) == "embeddings.word.weight"
+    assert next(one.podium_name for one in parts if one.name == layout.word_embeddings) == "embeddings.word.weight"
 
 
 def test_large_has_the_tensors_of_the_reference() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bert.checkpoint.podium import PodiumCheckpoint, write_podium
+from benchmarks.bert.checkpoint.podium import PodiumCheckpoint, write_podium_checkpoint
 from benchmarks.bert.checkpoint.weights import Weights, write_safetensors
 from benchmarks.bert.sizes import LARGE, Size
 from podium.core.errors import PodiumError, UsageError, WorkError
@@ -14,26 +14,26 @@ METADATA = {"format": "podium-checkpoint", "format_version": "1", "size": "fixtu
 
 
 def test_weights_are_written_and_read_back_bit_for_bit(tmp_path: Path, weights: Weights) -> None:
-    write_podium(tmp_path / "x.safetensors", weights)
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights)
     checkpoint = PodiumCheckpoint(tmp_path / "x.safetensors")
-    assert (checkpoint.size, checkpoint.vocabulary) == (weights.size, 31)
+    assert (checkpoint.size, checkpoint.vocabulary_size) == (weights.size, 31)
     assert sorted(checkpoint.names) == sorted(weights.tensors)
     for name, values in weights.tensors.items():
         assert checkpoint.shape(name) == values.shape
         assert checkpoint.read(name).tobytes() == values.tobytes()
-    checkpoint.require(weights.size)
-    checkpoint.require(weights.size, 31)
+    checkpoint.require_model_size(weights.size)
+    checkpoint.require_model_size(weights.size, 31)
 
 
 def test_another_size_or_vocabulary_is_an_error(tmp_path: Path, weights: Weights, size: Size) -> None:
-    write_podium(tmp_path / "x.safetensors", weights)
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights)
     checkpoint = PodiumCheckpoint(tmp_path / "x.safetensors")
     with pytest.raises(UsageError, match=r"x\.safetensors: the checkpoint is of size fixture, the model of size large"):
-        checkpoint.require(LARGE)
+        checkpoint.require_model_size(LARGE)
     with pytest.raises(
         UsageError, match=r"a vocabulary of 31 tokens, the vocabulary in use 32; use the vocabulary that"
     ):
-        checkpoint.require(size, 32)
+        checkpoint.require_model_size(size, 32)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_invalid_tensors_are_errors(tmp_path: Path, weights: Weights) -> None:
 
 def test_values_that_are_not_finite_are_an_error(tmp_path: Path, weights: Weights) -> None:
     weights.tensors["pooler.bias"][:2] = np.nan, np.inf
-    write_podium(tmp_path / "x.safetensors", weights)
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights)
     checkpoint = PodiumCheckpoint(tmp_path / "x.safetensors")
     checkpoint.read("pooler.weight")
     with pytest.raises(

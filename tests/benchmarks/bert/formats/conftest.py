@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.bert.formats.rows import VocabularyFacts
 from benchmarks.bert.formats.tfrecord import Example
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS
 from benchmarks.bert.samples import Samples
 
 VOCABULARY_SIZE, CLS, SEP, MASK = 1000, 2, 3, 4
@@ -30,7 +30,7 @@ FIXED_TYPES = {
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    tokens = [*SPECIAL_WORDS, *(f"word{number}" for number in range(VOCABULARY_SIZE - len(SPECIAL_WORDS)))]
+    tokens = [*ALL_SPECIAL_TOKENS, *(f"word{number}" for number in range(VOCABULARY_SIZE - len(ALL_SPECIAL_TOKENS)))]
     path.write_text("\n".join(tokens), encoding="utf-8")
     return path
 

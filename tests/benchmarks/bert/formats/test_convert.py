@@ -180,7 +180,7 @@ def test_worker_that_dies_on_a_file_is_an_error_naming_the_file(
         yield next(iter(jobs)), None
         raise WorkerDied([*jobs][1])
 
-    monkeypatch.setattr(convert, "results_in_processes", dies)
+    monkeypatch.setattr(convert, "run_jobs_in_processes", dies)
     with pytest.raises(
         WorkError, match=r"in/part_1\.h5: .* the process that read it died: the file is corrupt, or .* memory"
     ):

@@ -126,10 +126,10 @@ def test_given_settings_are_recorded_for_files_without_padding(
 ) -> None:
     file, shard = write_foreign(format_name, tmp_path / "a", foreign_arrays(format_name)), tmp_path / "a.h5"
     stated = (128, 20) if format_name == "hdf5-variable" else (16, 4)
-    import_file(file, format_name, allowed, shard, GenerationSettings.of_lengths(*stated))
+    import_file(file, format_name, allowed, shard, GenerationSettings.from_lengths(*stated))
     assert (Shard(shard).origin.max_sequence_length, Shard(shard).origin.max_predictions) == stated
     with pytest.raises(UsageError, match=r"up to 16 tokens, 4 of them masked, .* --max-sequence-length 15 and"):
-        import_file(file, format_name, allowed, tmp_path / "wrong.h5", GenerationSettings.of_lengths(15, 4))
+        import_file(file, format_name, allowed, tmp_path / "wrong.h5", GenerationSettings.from_lengths(15, 4))
     assert not (tmp_path / "wrong.h5").exists()
 
 
@@ -140,7 +140,7 @@ def test_settings_that_contradict_an_exported_shard_are_an_error(
     write_shard(tmp_path / "a.h5", make_samples([5, 64], most=9), origin)
     for format_name in ("hdf5-fixed", "hdf5-variable"):
         export_shard(tmp_path / "a.h5", format_name, tmp_path / "a.hdf5")
-        import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "b.h5", GenerationSettings.of_lengths(128, None))
+        import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "b.h5", GenerationSettings.from_lengths(128, None))
         assert Shard(tmp_path / "b.h5").origin == origin
         with pytest.raises(UsageError, match="has samples of up to 128 tokens, 20 of them masked"):
             import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "c.h5", GenerationSettings())

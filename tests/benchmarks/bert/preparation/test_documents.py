@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from benchmarks.bert.preparation import documents as documents_module
 from benchmarks.bert.preparation.documents import Documents, Reader
 from benchmarks.bert.preparation.reference import read_documents
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS, Tokenizer, Vocabulary
 from podium.core.errors import WorkError
 
 SAMPLE_DATA = Path(__file__).parents[5] / "shared" / "data" / "wikipedia_sample"
 TOKENS = (
-    *SPECIAL_WORDS,
+    *ALL_SPECIAL_TOKENS,
     *(chr(code) for code in range(33, 127) if not chr(code).isupper()),
     *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxy"),  # "z" has no continuation
     *(
@@ -42,7 +42,7 @@ TOKENS = (
     ),
 )
 VOCABULARY = Vocabulary(tuple(dict.fromkeys(TOKENS)), "0" * 64)
-WITHOUT_CONTINUATIONS = Vocabulary((*SPECIAL_WORDS, "a", "the"), "1" * 64)
+WITHOUT_CONTINUATIONS = Vocabulary((*ALL_SPECIAL_TOKENS, "a", "the"), "1" * 64)
 
 
 def as_lists(documents: Documents) -> list[list[list[int]]]:
@@ -130,7 +130,7 @@ def test_lines_without_a_token_are_skipped_and_do_not_separate_documents() -> No
 
 def test_lines_end_at_line_feeds_only() -> None:
     read = as_lists(Reader(VOCABULARY).read("a\u2028b\x85c\x0bd\re\r\nf".encode()))
-    tokens = [[VOCABULARY.words[token] for token in sentence] for document in read for sentence in document]
+    tokens = [[VOCABULARY.tokens[token] for token in sentence] for document in read for sentence in document]
     assert tokens == [["a", "b", "##c", "##d", "##e"], ["f"]]
 
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from benchmarks.bert.preparation import generation
 from benchmarks.bert.preparation.documents import Reader
-from benchmarks.bert.preparation.reference import generate_literally
+from benchmarks.bert.preparation.reference import generate_reference_samples
 from benchmarks.bert.preparation.settings import GenerationSettings, default_max_predictions
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS, Tokenizer, Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from podium.core.errors import UsageError, WorkError
 
 SAMPLE_DATA = Path(__file__).parents[5] / "shared" / "data" / "wikipedia_sample"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-TOKENS = (*SPECIAL_WORDS, *LETTERS)
+TOKENS = (*ALL_SPECIAL_TOKENS, *LETTERS)
 VOCABULARY = Vocabulary(TOKENS, "0" * 64)
 CLS, SEP, MASK = (VOCABULARY.ids[word] for word in ("[CLS]", "[SEP]", "[MASK]"))
 
@@ -85,7 +85,7 @@ def test_samples_equal_those_of_the_mlperf_reference() -> None:
 def test_plain_python_samples_equal_those_of_the_mlperf_reference() -> None:
     vocabulary = Vocabulary.read(SAMPLE_DATA / "vocab.txt")
     text = (SAMPLE_DATA / "part-00000").read_text(encoding="utf-8")
-    samples = generate_literally(text.split("\n"), vocabulary)
+    samples = generate_reference_samples(text.split("\n"), vocabulary)
     with np.load(SAMPLE_DATA / "reference_samples_part-00000.npz", allow_pickle=False) as reference:
         assert_equal(samples, Samples(**{name: reference[name] for name in SAMPLE_DTYPES}))
 
@@ -100,11 +100,11 @@ def test_samples_of_other_lengths_equal_those_of_plain_python(
     """Source: the options max_seq_length and max_predictions_per_seq of the reference, by default 128 and 20."""
     vocabulary, generation_settings = (
         Vocabulary.read(SAMPLE_DATA / "vocab.txt"),
-        GenerationSettings.of_lengths(length, max_predictions),
+        GenerationSettings.from_lengths(length, max_predictions),
     )
     lines = (SAMPLE_DATA / "part-00001").read_text(encoding="utf-8").split("\n")[:1500]
     samples = generate_samples(lines, vocabulary, generation_settings)
-    assert_equal(samples, generate_literally(lines, vocabulary, generation_settings))
+    assert_equal(samples, generate_reference_samples(lines, vocabulary, generation_settings))
     assert np.diff(samples.sample_offsets).max() == length
     assert np.diff(samples.masked_offsets).max() == masked  # of 128: 0.15 · 128 rounded is below the 20 allowed
 
@@ -112,9 +112,9 @@ def test_samples_of_other_lengths_equal_those_of_plain_python(
 def test_default_max_predictions_are_published_or_a_share_of_the_length() -> None:
     lengths = {128: 20, 512: 76, 5: 1, 33: 5, 64: 10, 256: 38}
     assert {length: default_max_predictions(length) for length in lengths} == lengths
-    assert GenerationSettings.of_lengths(None, None) == GenerationSettings()
-    assert GenerationSettings.of_lengths(128, None) == GenerationSettings(128, 20)
-    assert GenerationSettings.of_lengths(512, 512 - 3).max_predictions == 509
+    assert GenerationSettings.from_lengths(None, None) == GenerationSettings()
+    assert GenerationSettings.from_lengths(128, None) == GenerationSettings(128, 20)
+    assert GenerationSettings.from_lengths(512, 512 - 3).max_predictions == 509
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_default_max_predictions_are_published_or_a_share_of_the_length() -> Non
 )
 def test_lengths_too_small_for_a_sample_are_errors(length: int, max_predictions: int | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        GenerationSettings.of_lengths(length, max_predictions)
+        GenerationSettings.from_lengths(length, max_predictions)
 
 
 @given(texts, some_settings)
@@ -139,7 +139,7 @@ def test_compiled_samples_equal_those_of_plain_python(
     lines = to_lines(text)
     assert_equal(
         generate_samples(lines, generation_settings=generation_settings),
-        generate_literally(lines, VOCABULARY, generation_settings),
+        generate_reference_samples(lines, VOCABULARY, generation_settings),
     )
 
 
@@ -152,10 +152,10 @@ def test_compiled_samples_equal_plain_python_on_many_and_long_documents(document
         lengths = random.integers(1, 90, random.integers(1, sentences + 1))
         lines += [" ".join(random.choice(list(LETTERS), length)) for length in lengths]
         lines.append("")
-    for generation_settings in (None, GenerationSettings.of_lengths(128, None)):
+    for generation_settings in (None, GenerationSettings.from_lengths(128, None)):
         assert_equal(
             generate_samples(lines, generation_settings=generation_settings),
-            generate_literally(lines, VOCABULARY, generation_settings),
+            generate_reference_samples(lines, VOCABULARY, generation_settings),
         )
 
 
@@ -189,7 +189,7 @@ def test_unmasked_samples_are_text_between_special_tokens(
     whole = [[token for line in document for token in tokenizer.tokenize(line)] for document in text]
     for index in range(len(samples)):
         tokens, first = unmasked_tokens(samples, index), int(samples.first_segment_lengths[index])
-        assert [place for place, token in enumerate(tokens) if token < len(SPECIAL_WORDS)] == [
+        assert [place for place, token in enumerate(tokens) if token < len(ALL_SPECIAL_TOKENS)] == [
             0,
             first - 1,
             len(tokens) - 1,
@@ -264,7 +264,7 @@ def test_samples_depend_on_the_seed() -> None:
 @pytest.mark.parametrize("lines", [[], ["", "  ", "\n"], ["\u00ad"]])
 def test_text_without_a_document_is_an_error(lines: list[str]) -> None:
     with pytest.raises(WorkError, match=r"part-7: there is no document in it; give a text"):
-        generate_literally(lines, VOCABULARY, source="part-7")
+        generate_reference_samples(lines, VOCABULARY, source="part-7")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import pytest
 
 from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST, MARKER, read_manifest
-from benchmarks.bert.preparation.prepare import EvaluationPick, Prepared, prepare, prepare_subset
+from benchmarks.bert.preparation.prepare import EvaluationPick, PreparedShard, prepare, prepare_subset
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS
 from benchmarks.bert.shard import Shard
 from benchmarks.bert.store import SampleStore, shard_paths
 from podium.core.errors import Interrupted, UsageError, WorkError
@@ -30,7 +30,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 @pytest.fixture
 def vocabulary(tmp_path: Path) -> Path:
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]), encoding="utf-8")
+    path.write_text(
+        "\n".join([*ALL_SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]), encoding="utf-8"
+    )
     return path
 
 
@@ -45,7 +47,7 @@ def texts(tmp_path: Path) -> list[Path]:
 def test_each_text_becomes_a_shard_in_the_order_of_the_texts(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
-    finished: list[Prepared] = []
+    finished: list[PreparedShard] = []
     shards = prepare(texts[::-1], vocabulary, tmp_path / "new" / "out", on_finished=finished.append)
     assert [shard.name for shard in shards] == ["part-2.h5", "part-1.h5", "part-0.h5"]
     assert [prepared.shard for prepared in finished] == shards
@@ -59,7 +61,7 @@ def test_manifest_is_updated_when_shards_are_added(texts: list[Path], vocabulary
     out = tmp_path / "out"
     prepare(texts[:2], vocabulary, out)
 
-    def interrupt(prepared: Prepared) -> None:
+    def interrupt(prepared: PreparedShard) -> None:
         raise KeyboardInterrupt
 
     (shard,) = prepare(texts[2:], vocabulary, tmp_path / "other")
@@ -113,7 +115,7 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
 ) -> None:
     def again(**changes: Any) -> list[bool]:
         """Which shards were kept, in the order of the texts."""
-        finished: list[Prepared] = []
+        finished: list[PreparedShard] = []
         prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append, **changes)
         assert [shard.read_bytes() for shard in shards] == whole or changes
         return [prepared.kept for prepared in finished]
@@ -152,7 +154,7 @@ def test_valid_shards_of_an_older_version_are_converted_and_others_regenerated(
     shards[1].write_bytes(shards[1].read_bytes()[:-9])
     (tmp_path / "out" / MANIFEST).unlink()
     (tmp_path / "out" / MARKER).touch()
-    finished: list[Prepared] = []
+    finished: list[PreparedShard] = []
     prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append)
     assert [prepared.kept for prepared in finished] == [True, False, True]
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
@@ -174,7 +176,7 @@ def test_interruption_does_not_cause_a_shard_to_be_regenerated(
 
 def test_text_without_a_final_line_feed_is_reported(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     texts[1].write_text(f"{LETTERS}\nhel", encoding="utf-8")
-    finished: list[Prepared] = []
+    finished: list[PreparedShard] = []
     prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append)
     notes = [prepared.note for prepared in finished]
     assert notes[0] is notes[2] is None
@@ -182,7 +184,7 @@ def test_text_without_a_final_line_feed_is_reported(texts: list[Path], vocabular
 
 
 def test_second_preparation_in_the_same_folder_is_an_error(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
-    def start_another(prepared: Prepared) -> None:
+    def start_another(prepared: PreparedShard) -> None:
         with pytest.raises(UsageError, match="out: another `podium data prepare` is at work on this folder"):
             prepare(texts, vocabulary, tmp_path / "out")
 
@@ -299,7 +301,7 @@ def test_interruption_leaves_only_complete_shards_whatever_the_number_of_process
 ) -> None:
     one = prepare(texts, vocabulary, tmp_path / "one")
 
-    def interrupt(prepared: Prepared) -> None:
+    def interrupt(prepared: PreparedShard) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -321,7 +323,7 @@ def test_dead_worker_is_an_error_and_leaves_no_partial_file(
     out.mkdir()
     (out / ".part-1.h5.0123abcd.partial").write_bytes(b"left behind")
 
-    def kill_workers(prepared: Prepared) -> None:
+    def kill_workers(prepared: PreparedShard) -> None:
         for worker in multiprocessing.active_children():
             worker.kill()
 

@@ -11,13 +11,13 @@ from benchmarks.bert.manifest import MANIFEST, read_manifest
 from benchmarks.bert.preparation import prepare as prepare_module
 from benchmarks.bert.preparation.prepare import (
     EvaluationPick,
-    Prepared,
+    PreparedShard,
     SmallestKeys,
-    evaluation_pick,
+    pick_evaluation_indices,
     prepare,
     prepare_subset,
 )
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, gather
 from benchmarks.bert.shard import Shard
 from benchmarks.bert.store import SampleStore
@@ -29,7 +29,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_WORDS, *LETTERS]), encoding="utf-8")
+    path.write_text("\n".join([*ALL_SPECIAL_TOKENS, *LETTERS]), encoding="utf-8")
     return path
 
 
@@ -98,7 +98,7 @@ def test_subset_is_independent_of_the_number_of_processes_and_order_of_texts(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
     one = prepare_subset(texts, vocabulary, tmp_path / "one", 100)
-    finished: list[Prepared] = []
+    finished: list[PreparedShard] = []
     two = prepare_subset(texts[::-1], vocabulary, tmp_path / "two", 100, processes=2, on_finished=finished.append)
     assert sorted(prepared.text for prepared in finished) == sorted(texts)
     assert sorted(path.name for path in one) == sorted(path.name for path in two)
@@ -141,9 +141,9 @@ def test_finished_subset_is_kept_and_an_interrupted_one_is_resumed(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    calls: list[Prepared] = []
+    calls: list[PreparedShard] = []
 
-    def interrupt(prepared: Prepared) -> None:
+    def interrupt(prepared: PreparedShard) -> None:
         calls.append(prepared)
         if len(calls) == 2:
             raise WorkError("interrupted")
@@ -151,7 +151,7 @@ def test_finished_subset_is_kept_and_an_interrupted_one_is_resumed(
     with pytest.raises(WorkError, match="interrupted"):
         prepare_subset(texts, vocabulary, out, 200, on_finished=interrupt)
     assert not [*out.glob("*.h5")]
-    finished: list[Prepared] = []
+    finished: list[PreparedShard] = []
     shards = prepare_subset(texts, vocabulary, out, 200, on_finished=finished.append)
     assert [prepared.kept for prepared in finished] == [True, True, False]
     content = [shard.read_bytes() for shard in shards]
@@ -175,10 +175,10 @@ def test_shards_of_two_subsets_cannot_be_in_one_store(texts: list[Path], vocabul
 def test_subset_is_an_error_in_the_closed_division(
     texts: list[Path], vocabulary: Path, whole: list[Path], tmp_path: Path
 ) -> None:
-    SampleStore(whole).require_whole()
+    SampleStore(whole).require_all_samples()
     subset = SampleStore(prepare_subset(texts, vocabulary, tmp_path / "out", 50))
     with pytest.raises(UsageError, match=r"closed division, Data set: found a random subset of the whole [\d,]+ sam"):
-        subset.require_whole()
+        subset.require_all_samples()
 
 
 def test_evaluation_shard_has_the_reference_pick_and_is_marked(
@@ -188,9 +188,9 @@ def test_evaluation_shard_has_the_reference_pick_and_is_marked(
     every = Shard(whole[1])
     picked = Shard(shard)
     expected = rows(every.samples)
-    assert rows(picked.samples) == [expected[i] for i in evaluation_pick(len(every), 77)]
+    assert rows(picked.samples) == [expected[i] for i in pick_evaluation_indices(len(every), 77)]
     assert (picked.attributes["selection"], picked.attributes["selected_from"]) == ("evaluation", len(every))
-    SampleStore([shard]).require_whole()
+    SampleStore([shard]).require_all_samples()
     with pytest.raises(UsageError, match=f"part-0: has {len(Shard(whole[0]))} samples, fewer than the 100000 "):
         prepare(texts[:1], vocabulary, tmp_path / "none", selection=EvaluationPick(100_000))
     assert [*(tmp_path / "none").iterdir()] == []

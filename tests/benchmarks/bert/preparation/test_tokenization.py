@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary, split_at_punctuation
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS, Tokenizer, Vocabulary, split_at_punctuation
 from podium.core.errors import UsageError
 
-TOKENS = [*SPECIAL_WORDS, "cat", "##s", "un", "##aff", "##able", "a", "##a", "cafe", "!", "$", "—", "中", "国"]
+TOKENS = [*ALL_SPECIAL_TOKENS, "cat", "##s", "un", "##aff", "##able", "a", "##a", "cafe", "!", "$", "—", "中", "国"]
 
 
 VOCABULARY = Vocabulary(tuple(TOKENS), "0" * 64)
@@ -63,9 +63,9 @@ def test_ids_are_in_range_and_independent_of_the_cache(line: str) -> None:
 
 def test_a_vocabulary_is_read_with_the_hash_of_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
-    path.write_bytes("\r\n".join([*SPECIAL_WORDS, "café", "\u2028x"]).encode())
+    path.write_bytes("\r\n".join([*ALL_SPECIAL_TOKENS, "café", "\u2028x"]).encode())
     vocabulary = Vocabulary.read(path)
-    assert vocabulary.words == (*SPECIAL_WORDS, "café", "x")
+    assert vocabulary.tokens == (*ALL_SPECIAL_TOKENS, "café", "x")
     assert vocabulary.ids["café"] == 5
     assert vocabulary.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -76,11 +76,11 @@ def test_a_vocabulary_is_read_with_the_hash_of_its_bytes(tmp_path: Path) -> None
         (b"", "lacks [PAD] [UNK] [CLS] [SEP] [MASK]"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\ncat\n", r"lacks [MASK]"),
         (
-            "\n".join([*SPECIAL_WORDS, "cat", "dog", "cat"]).encode(),
+            "\n".join([*ALL_SPECIAL_TOKENS, "cat", "dog", "cat"]).encode(),
             "lines 6 and 8 of the vocabulary are both 'cat'",
         ),
-        ("\n".join([*SPECIAL_WORDS, "", "dog"]).encode(), "line 6 of the vocabulary is empty"),
-        ("\n".join([*SPECIAL_WORDS, *map(str, range(65_531))]).encode(), "65536 tokens"),
+        ("\n".join([*ALL_SPECIAL_TOKENS, "", "dog"]).encode(), "line 6 of the vocabulary is empty"),
+        ("\n".join([*ALL_SPECIAL_TOKENS, *map(str, range(65_531))]).encode(), "65536 tokens"),
         (b"[PAD]\n\xff\n", "not UTF-8 at byte 6"),
     ],
 )
@@ -95,8 +95,8 @@ def test_invalid_vocabulary_is_an_error(tmp_path: Path, content: bytes, message:
 
 def test_the_largest_vocabulary_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_WORDS, *map(str, range(65_530))]), encoding="utf-8")
-    assert len(Vocabulary.read(path).words) == 65_535
+    path.write_text("\n".join([*ALL_SPECIAL_TOKENS, *map(str, range(65_530))]), encoding="utf-8")
+    assert len(Vocabulary.read(path).tokens) == 65_535
 
 
 def test_missing_vocabulary_or_folder_is_an_error(tmp_path: Path) -> None:
