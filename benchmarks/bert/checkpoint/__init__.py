@@ -1,1 +1,1 @@
-"""The weights that training starts from: read from TensorFlow 1 or Hugging Face, checked, and kept as safetensors."""
+"""The initial weights of training: conversion of TensorFlow 1 and Hugging Face checkpoints to safetensors and back."""

@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint of any format to Podium's or Hugging Face's, with a report of what was found."""
+"""Conversion of a checkpoint of any supported format to Podium's or Hugging Face's, with a report of its contents."""
 
 import re
 from collections.abc import Callable
@@ -6,35 +6,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_huggingface
+from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_huggingface_checkpoint
 from benchmarks.bert.checkpoint.names import HUGGINGFACE, PODIUM, TENSORFLOW, Layout
-from benchmarks.bert.checkpoint.podium import FORMAT, PodiumCheckpoint, write_podium
+from benchmarks.bert.checkpoint.podium import FORMAT, PodiumCheckpoint, write_podium_checkpoint
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
-from benchmarks.bert.checkpoint.weights import SUFFIX, SafetensorsFile, Source, gather
+from benchmarks.bert.checkpoint.weights import SUFFIX, SafetensorsFile, Source, load_weights
 from benchmarks.bert.sizes import Size
 from podium.core.errors import UsageError
 from podium.core.files import has_md5, make_folder, sha256_of
 
-Target = Literal["podium", "huggingface"]
+OutputFormat = Literal["podium", "huggingface"]
 
+# Size and MD5 of model.ckpt-28252.data-00000-of-00001, as published by MLPerf.
 OFFICIAL_BYTES = 4_034_713_312
-OFFICIAL_MD5 = "50797acd537880bfb5a7ade80d976129"  # of model.ckpt-28252.data-00000-of-00001, as MLPerf publishes them
-# The name of a TensorFlow checkpoint's file, which begins with its prefix.
+OFFICIAL_MD5 = "50797acd537880bfb5a7ade80d976129"
+# A file name of a TensorFlow checkpoint: its prefix and an extension.
 TENSORFLOW_FILE = re.compile(r"(.+)\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 
 
 @dataclass(frozen=True)
-class Converted:
-    """What was read from where, and the file of weights that it became."""
+class ConversionReport:
+    """Report of a conversion: the source checkpoint and the file of weights that was written."""
 
     source: Path
     kind: str
     size: Size
-    vocabulary: int
-    tensors: int  # tensors, counted as the reference does: queries, keys and values each for itself
+    vocabulary_size: int
+    tensors: int  # number of tensors in the reference's layout, where query, key and value are separate
     parameters: int
-    official: bool  # whether the source is MLPerf's own checkpoint, to the byte
-    notes: tuple[str, ...]  # what a person should know
+    official: bool  # whether the source is byte for byte MLPerf's checkpoint
+    notes: tuple[str, ...]  # warnings for the user
     file: Path
     sha256: str
 
@@ -44,30 +45,33 @@ def convert(
     out: Path,
     *,
     size: Size | None = None,
-    to: Target = "podium",
+    to: OutputFormat = "podium",
     on_tensor: Callable[[int, int], None] = lambda *_: None,
-) -> Converted:
-    """Read a checkpoint, check it and write it anew: a .safetensors file, or for Hugging Face a folder.
+) -> ConversionReport:
+    """Read a checkpoint, check it and write it as a .safetensors file, or for Hugging Face as a folder.
 
-    `size` is found from the shapes unless it is given. Every value stays as it is, bit for bit. Raises UsageError for
-    what is missing or not of this size, WorkError for what is damaged or cannot be written.
+    `size` is detected from the shapes unless it is given. Every value is copied bit for bit. `on_tensor` is called with
+    the number of tensors read and their total. Raises UsageError for a missing checkpoint and for another size,
+    WorkError for a damaged checkpoint and if the output cannot be written.
     """
     if to == "huggingface" and out.suffix == SUFFIX:
-        raise UsageError(f"{out}: with --to huggingface a folder is written; name one")
+        raise UsageError(f"{out}: --to huggingface writes a folder; give the name of a folder")
     if to == "podium" and (out.suffix != SUFFIX or out.is_dir()):
-        raise UsageError(f"{out}: a file is written, and its name ends in {SUFFIX}; name one")
-    kind, opened, layout = open_checkpoint(source)
-    weights = gather(opened, layout, size, on_tensor)
-    notes = opened.check(weights.size, weights.vocabulary) if isinstance(opened, HuggingFaceCheckpoint) else []
-    official = isinstance(opened, TensorFlowCheckpoint) and is_official(opened.shards)
+        raise UsageError(f"{out}: the output is a file; give a file name that ends in {SUFFIX}")
+    kind, checkpoint, layout = open_checkpoint(source)
+    weights = load_weights(checkpoint, layout, size, on_tensor)
+    notes = (
+        checkpoint.check(weights.size, weights.vocabulary_size) if isinstance(checkpoint, HuggingFaceCheckpoint) else []
+    )
+    official = isinstance(checkpoint, TensorFlowCheckpoint) and is_official(checkpoint.shards)
     make_folder(out.parent)
-    file = (write_huggingface if to == "huggingface" else write_podium)(out, weights)
-    return Converted(
-        source=opened.path,
+    file = (write_huggingface_checkpoint if to == "huggingface" else write_podium_checkpoint)(out, weights)
+    return ConversionReport(
+        source=checkpoint.path,
         kind=kind,
         size=weights.size,
-        vocabulary=weights.vocabulary,
-        tensors=len(weights.size.tensors(weights.vocabulary)),
+        vocabulary_size=weights.vocabulary_size,
+        tensors=len(weights.size.tensors(weights.vocabulary_size)),
         parameters=weights.parameters,
         official=official,
         notes=tuple(notes),
@@ -77,10 +81,10 @@ def convert(
 
 
 def open_checkpoint(source: Path) -> tuple[str, Source, Layout]:
-    """What kind of checkpoint a path names, the checkpoint opened, and its layout.
+    """Open the checkpoint that a path names; return a description of its kind, the open checkpoint and its layout.
 
-    A path is that of a .safetensors file, of Hugging Face's folder, of a folder with one TensorFlow checkpoint, its
-    prefix or one of its files. Raises UsageError for any other.
+    The path is a .safetensors file, a Hugging Face folder, a folder with one TensorFlow checkpoint, the prefix of a
+    TensorFlow checkpoint or one of its files. Raises UsageError for any other path.
     """
     if source.is_file() and source.suffix == SUFFIX:
         if SafetensorsFile(source).metadata.get("format") == FORMAT:
@@ -91,13 +95,13 @@ def open_checkpoint(source: Path) -> tuple[str, Source, Layout]:
         return "TensorFlow's checkpoint", TensorFlowCheckpoint(prefix), TENSORFLOW
     if source.is_dir():
         return "Hugging Face's folder", HuggingFaceCheckpoint(source), HUGGINGFACE
-    found = "is no checkpoint that is known by its name" if source.exists() else "there is no such checkpoint"
-    allowed = f"a {SUFFIX} file, Hugging Face's folder, or a TensorFlow checkpoint by its prefix"
+    found = "is not a recognised checkpoint" if source.exists() else "there is no such checkpoint"
+    allowed = f"a {SUFFIX} file, a Hugging Face folder, or the prefix of a TensorFlow checkpoint"
     raise UsageError(f"{source}: {found}; allowed are {allowed}")
 
 
 def is_official(shards: list[Path]) -> bool:
-    """Whether a TensorFlow checkpoint's data are MLPerf's; the MD5 is computed only where the size agrees."""
+    """Whether the data of a TensorFlow checkpoint are MLPerf's. The MD5 is computed only if the size matches."""
     return len(shards) == 1 and has_md5(shards[0], OFFICIAL_BYTES, OFFICIAL_MD5)
 
 
@@ -107,7 +111,7 @@ def _tensorflow_prefix(source: Path) -> Path | None:
         if len(found) > 1:
             names = ", ".join(path.stem for path in found)
             raise UsageError(
-                f"{source}: there are several TensorFlow checkpoints in it, {names}; name one by its prefix"
+                f"{source}: there are several TensorFlow checkpoints in this folder, {names}; give the prefix of one"
             )
         return found[0].with_suffix("") if found else None
     named = TENSORFLOW_FILE.fullmatch(source.name)

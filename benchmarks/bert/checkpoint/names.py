@@ -1,11 +1,11 @@
-"""Names of BERT's weights in the reference's TensorFlow checkpoint, in Hugging Face's, and in Podium's.
+"""Names of BERT's tensors in the reference's TensorFlow checkpoint, in Hugging Face's, and in Podium's.
 
-Each of the reference's tensors is one of Podium's, or some rows of one. Podium's names are those of
-`BertForPreTraining.state_dict()` of an implementation; there, queries, keys and values are one tensor
+Each of the reference's tensors is one of Podium's tensors, or some of its rows. Podium's names are those of
+`BertForPreTraining.state_dict()` of an implementation. There the weights of query, key and value are one tensor
 [3·hidden, hidden], in this order.
 
-Hugging Face's names are those of transformers' `BertForPreTraining`. In all three layouts the next-sentence head's
-output 0 stands for "is next" and 1 for "random".
+Hugging Face's names are those of transformers' `BertForPreTraining`. In all three layouts output 0 of the
+next-sentence head means "is next" and output 1 means "random".
 """
 
 import re
@@ -30,7 +30,7 @@ _MODULES = {
     "cls/seq_relationship/output_bias": "next_sentence.bias",
 }
 
-# The same below each layer.
+# The same for the modules of each layer.
 _LAYER_MODULES = {
     "attention/self/query": "qkv",
     "attention/self/key": "qkv",
@@ -41,9 +41,9 @@ _LAYER_MODULES = {
     "output/dense": "output",
     "output/LayerNorm": "output_norm",
 }
-_THIRDS = ("query", "key", "value")  # of the rows of qkv
+_QKV_ORDER = ("query", "key", "value")  # the order of their rows in qkv
 
-# TensorFlow's last word for a parameter → PyTorch's.
+# TensorFlow's parameter name (the last component) → PyTorch's.
 _PARAMETERS = {
     "kernel": "weight",
     "bias": "bias",
@@ -56,58 +56,63 @@ _PARAMETERS = {
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a layout, and where its values lie among the project's.
+    """One tensor of a layout and its location in Podium's tensors.
 
-    `rows` of the project's tensor `podium` are this tensor, turned over if `transposed`.
+    The tensor is `rows` of Podium's tensor `podium_name`, transposed if `transposed`.
     """
 
     name: str
     shape: Shape
-    podium: str
+    podium_name: str
     rows: slice = field(default_factory=lambda: slice(None))
     transposed: bool = False
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a kind of checkpoint names its tensors; `parts` gives them for a size and a number of words."""
+    """The tensors of one checkpoint format."""
 
-    words: str  # the tensor [vocabulary, hidden] of word embeddings
-    layer: re.Pattern[str]  # finds the number of the layer in a name
-    parts: Callable[[Size, int], list[Part]]
+    word_embeddings: str  # name of the word embeddings [vocabulary size, hidden]
+    layer: re.Pattern[str]  # matches a tensor name; group 1 is the index of the layer
+    parts: Callable[[Size, int], list[Part]]  # the tensors for a model size and a vocabulary size
 
 
 def podium_shapes(size: Size, vocabulary: int) -> dict[str, Shape]:
-    """Name and shape of each of the project's tensors."""
+    """Return the name and shape of each of Podium's tensors."""
     shapes: dict[str, Shape] = {}
     for part in tensorflow_parts(size, vocabulary):
-        own = part.shape[::-1] if part.transposed else part.shape
-        shapes[part.podium] = own if part.rows == slice(None) else (3 * size.hidden, *own[1:])
+        podium_shape = part.shape[::-1] if part.transposed else part.shape
+        shapes[part.podium_name] = podium_shape if part.rows == slice(None) else (3 * size.hidden, *podium_shape[1:])
     return shapes
 
 
 def tensorflow_parts(size: Size, vocabulary: int) -> list[Part]:
-    """The reference's tensors; kernels are [inputs, outputs] there and [outputs, inputs] here."""
+    """Return the reference's tensors. Its kernels are [inputs, outputs]; Podium's weights are [outputs, inputs]."""
     parts = []
     for name, shape in size.tensors(vocabulary).items():
         rows = slice(None)
         if third := re.search("/self/(query|key|value)/", name):
-            start = _THIRDS.index(third[1]) * size.hidden
+            start = _QKV_ORDER.index(third[1]) * size.hidden
             rows = slice(start, start + size.hidden)
         parts.append(Part(name, shape, _podium_name(name), rows, transposed=name.endswith("/kernel")))
     return parts
 
 
 def huggingface_parts(size: Size, vocabulary: int) -> list[Part]:
-    """Hugging Face's tensors without the decoder, which is tied to the word embeddings."""
+    """Return Hugging Face's tensors without the decoder, which is tied to the word embeddings."""
     return [
-        Part(_huggingface_name(part.name), part.shape[::-1] if part.transposed else part.shape, part.podium, part.rows)
+        Part(
+            _huggingface_name(part.name),
+            part.shape[::-1] if part.transposed else part.shape,
+            part.podium_name,
+            part.rows,
+        )
         for part in tensorflow_parts(size, vocabulary)
     ]
 
 
 def podium_parts(size: Size, vocabulary: int) -> list[Part]:
-    """The project's own tensors."""
+    """Return Podium's tensors, each as one part."""
     return [Part(name, shape, name) for name, shape in podium_shapes(size, vocabulary).items()]
 
 
@@ -123,11 +128,11 @@ def _podium_name(tensorflow: str) -> str:
         return _MODULES[tensorflow]
     module, _, parameter = tensorflow.rpartition("/")
     layer = re.fullmatch(r"bert/encoder/layer_(\d+)/(.+)", module)
-    own = f"layers.{layer[1]}.{_LAYER_MODULES[layer[2]]}" if layer else _MODULES[module]
-    return f"{own}.{_PARAMETERS[parameter]}"
+    module_name = f"layers.{layer[1]}.{_LAYER_MODULES[layer[2]]}" if layer else _MODULES[module]
+    return f"{module_name}.{_PARAMETERS[parameter]}"
 
 
 def _huggingface_name(tensorflow: str) -> str:
-    """The rule by which transformers itself reads TensorFlow's checkpoints."""
+    """Return Hugging Face's name of a tensor, by the rule with which transformers reads TensorFlow checkpoints."""
     module, _, parameter = re.sub(r"/layer_(\d+)/", r"/layer/\1/", tensorflow).rpartition("/")
     return f"{module}/{_PARAMETERS.get(parameter, f'{parameter}/weight')}".replace("/", ".")

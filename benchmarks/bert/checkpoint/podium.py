@@ -1,4 +1,4 @@
-"""Podium's own checkpoint: one safetensors file with the tensors, and their size and origin in its metadata."""
+"""Podium's format of initial weights: one safetensors file with model size and vocabulary size in its metadata."""
 
 from pathlib import Path
 
@@ -16,9 +16,9 @@ ADVICE = "make one with `podium data checkpoint SOURCE OUT`"
 
 
 class PodiumCheckpoint(SafetensorsFile):
-    """A checkpoint in Podium's format. Opening checks everything but the values.
+    """An open checkpoint in Podium's format. Opening checks everything except the values.
 
-    Raises UsageError if there is no such file or it is something else, WorkError if it is damaged.
+    Raises UsageError if the file is missing or has another format, WorkError if it is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,45 +28,46 @@ class PodiumCheckpoint(SafetensorsFile):
         super().__init__(path)
         metadata = self.metadata
         if metadata.get("format") != FORMAT:
-            raise UsageError(f"{path}: is no checkpoint of Podium's; {ADVICE} from it")
+            raise UsageError(f"{path}: is not a Podium checkpoint; {ADVICE} from it")
         if metadata.get("format_version") != FORMAT_VERSION:
             found = metadata.get("format_version", "missing")
             raise UsageError(f"{path}: its format_version is {found}, allowed is {FORMAT_VERSION}; {ADVICE} again")
         name, vocabulary = metadata.get("size", "missing"), metadata.get("vocabulary", "missing")
         if name not in SIZES:
             raise WorkError(f"{path}: its size is {name}, allowed is {', '.join(SIZES)}; {ADVICE} again")
-        words = self.shape(PODIUM.words)[:1] if PODIUM.words in self.names else ()
-        if words and vocabulary != str(words[0]):
-            raise WorkError(f"{path}: its vocabulary is {vocabulary}, and {words[0]} words are in it; {ADVICE} again")
+        embedding_rows = self.shape(PODIUM.word_embeddings)[:1] if PODIUM.word_embeddings in self.names else ()
+        if embedding_rows and vocabulary != str(embedding_rows[0]):
+            found = f"its vocabulary is {vocabulary}, but its word embeddings have {embedding_rows[0]} rows"
+            raise WorkError(f"{path}: {found}; {ADVICE} again")
         self.size = SIZES[name]
-        self.vocabulary: int = words[0] if words else 0
-        check_shapes(self, PODIUM, self.size, self.vocabulary)
-        more = sorted(set(self.names) - set(podium_shapes(self.size, self.vocabulary)))
+        self.vocabulary_size: int = embedding_rows[0] if embedding_rows else 0
+        check_shapes(self, PODIUM, self.size, self.vocabulary_size)
+        more = sorted(set(self.names) - set(podium_shapes(self.size, self.vocabulary_size)))
         if more:
-            raise WorkError(f"{path}: holds {more[0]}, which size {name} does not have; {ADVICE} again")
+            raise WorkError(f"{path}: has {more[0]}, which size {name} does not have; {ADVICE} again")
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """A tensor, whose values are finite. Raises WorkError otherwise."""
+        """Read a float32 tensor. Raises WorkError if it cannot be read or has values that are not finite."""
         return require_finite(self.path, name, super().read(name))
 
-    def require(self, size: Size, vocabulary: int | None = None) -> None:
-        """Raise UsageError unless the weights are of this size and, where one is given, this number of words."""
+    def require_model_size(self, size: Size, vocabulary: int | None = None) -> None:
+        """Raise UsageError unless the weights have this model size and, if one is given, this vocabulary size."""
         if self.size != size:
             raise UsageError(f"{self.path}: the checkpoint is of size {self.size.name}, the model of size {size.name}")
-        if vocabulary is not None and self.vocabulary != vocabulary:
+        if vocabulary is not None and self.vocabulary_size != vocabulary:
             raise UsageError(
-                f"{self.path}: the checkpoint has {self.vocabulary} words, the vocabulary {vocabulary}; "
-                "use the vocabulary that it was trained with"
+                f"{self.path}: the checkpoint has a vocabulary of {self.vocabulary_size} tokens, the vocabulary in use "
+                f"{vocabulary}; use the vocabulary that the checkpoint was trained with"
             )
 
 
-def write_podium(path: Path, weights: Weights) -> Path:
-    """Write weights as Podium's checkpoint, whole or not at all; the path. WorkError if the disk does not allow it."""
+def write_podium_checkpoint(path: Path, weights: Weights) -> Path:
+    """Write weights as a Podium checkpoint, atomically; return the path. Raises WorkError if it cannot be written."""
     metadata = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "size": weights.size.name,
-        "vocabulary": str(weights.vocabulary),
+        "vocabulary": str(weights.vocabulary_size),
     }
     write_safetensors(path, weights.tensors, metadata)
     return path

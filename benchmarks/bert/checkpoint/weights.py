@@ -1,6 +1,6 @@
-"""All weights of one BERT, gathered from a checkpoint and checked: names, shapes, size, finite values.
+"""Loading of all weights of a BERT from a checkpoint, with checks of names, shapes and values; safetensors files.
 
-They are stored in the safetensors format: files of named tensors that contain a header and bytes, and no code.
+A safetensors file has a header and the bytes of named tensors. Unlike a pickle it contains no code.
 """
 
 import json
@@ -19,14 +19,14 @@ from benchmarks.bert.sizes import SIZES, Size
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import atomic_file
 
-SHOWN = 3  # so many of the missing tensors are named
+MAX_NAMES_SHOWN = 3  # missing tensors that an error message names
 
 
 class Source(Protocol):
-    """A checkpoint of some format, opened."""
+    """An open checkpoint of any format."""
 
     path: Path
-    names: list[str]  # of every tensor in it, an optimizer's too
+    names: list[str]  # of all tensors in it, also those of an optimizer
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
@@ -35,35 +35,35 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of one BERT by the project's names, float32."""
+    """The weights of one BERT under Podium's names, float32."""
 
     size: Size
-    vocabulary: int
+    vocabulary_size: int
     tensors: dict[str, NDArray[np.float32]]
 
     @property
     def parameters(self) -> int:
-        """Values there are."""
+        """Number of parameters."""
         return sum(values.size for values in self.tensors.values())
 
 
-def find_size(source: Source, layout: Layout, asked: Size | None = None) -> tuple[Size, int]:
-    """Which size a checkpoint has, by its layers and their width, and how many words.
+def detect_size(source: Source, layout: Layout, requested: Size | None = None) -> tuple[Size, int]:
+    """Return the model size of a checkpoint, by its number of layers and hidden width, and its vocabulary size.
 
-    Raises UsageError where that is no known size or not the one asked for, WorkError if it is no BERT.
+    Raises UsageError if it is not a known size or not the requested one, WorkError if the checkpoint is not a BERT.
     """
-    if layout.words not in source.names:
-        raise WorkError(f"{source.path}: lacks {layout.words}, so it is no checkpoint of BERT; name another")
-    shape = source.shape(layout.words)
+    if layout.word_embeddings not in source.names:
+        raise WorkError(f"{source.path}: lacks {layout.word_embeddings}, so it is not a BERT checkpoint; name another")
+    shape = source.shape(layout.word_embeddings)
     if len(shape) != 2:
-        raise WorkError(f"{source.path}: {layout.words} is {list(shape)}, allowed is [vocabulary, hidden]")
+        raise WorkError(f"{source.path}: {layout.word_embeddings} is {list(shape)}, allowed is [vocabulary, hidden]")
     vocabulary, hidden = shape
     numbers = [int(found[1]) for found in map(layout.layer.match, source.names) if found]
     layers = max(numbers, default=-1) + 1
     found = next((size for size in SIZES.values() if (size.layers, size.hidden) == (layers, hidden)), None)
     here = f"its encoder is of {layers} × {hidden} (layers × width)" + (f", size {found.name}" if found else "")
-    if asked and found != asked:
-        wanted = f"size {asked.name} was asked for, which is {asked.layers} × {asked.hidden}"
+    if requested and found != requested:
+        wanted = f"size {requested.name} was requested, which is {requested.layers} × {requested.hidden}"
         raise UsageError(f"{source.path}: {here}; {wanted}")
     if found is None:
         known = ", ".join(f"{size.name} {size.layers} × {size.hidden}" for size in SIZES.values())
@@ -72,14 +72,14 @@ def find_size(source: Source, layout: Layout, asked: Size | None = None) -> tupl
 
 
 def check_shapes(source: Source, layout: Layout, size: Size, vocabulary: int) -> list[Part]:
-    """The tensors to read, each of which is there in its shape. Raises WorkError naming what is missing or wrong."""
+    """Return the tensors to read. Raises WorkError, naming it, if one is missing or has another shape."""
     parts, there = layout.parts(size, vocabulary), set(source.names)
     missing = [part.name for part in parts if part.name not in there]
     if missing:
-        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        more = f" and {len(missing) - MAX_NAMES_SHOWN} more" if len(missing) > MAX_NAMES_SHOWN else ""
         raise WorkError(
-            f"{source.path}: lacks {', '.join(missing[:SHOWN])}{more} of the {len(parts)} tensors of size {size.name}; "
-            "a whole checkpoint of pre-training is needed, with its heads"
+            f"{source.path}: lacks {', '.join(missing[:MAX_NAMES_SHOWN])}{more} of the {len(parts)} tensors of size "
+            f"{size.name}; use a complete pre-training checkpoint with its heads"
         )
     for part in parts:
         shape = source.shape(part.name)
@@ -91,41 +91,44 @@ def check_shapes(source: Source, layout: Layout, size: Size, vocabulary: int) ->
 
 
 def require_finite(path: Path, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The values of a tensor; WorkError if one is infinite or not a number."""
+    """Return the values of a tensor. Raises WorkError if one is infinite or NaN."""
     bad = values.size - int(np.count_nonzero(np.isfinite(values)))
     if bad:
-        raise WorkError(f"{path}: {name} has values that are infinite or no numbers, {bad:,} in all; use another")
+        raise WorkError(f"{path}: {name} has values that are infinite or NaN, {bad:,} in all; use another checkpoint")
     return values
 
 
-def gather(
-    source: Source, layout: Layout, asked: Size | None = None, on_tensor: Callable[[int, int], None] = lambda *_: None
+def load_weights(
+    source: Source,
+    layout: Layout,
+    requested: Size | None = None,
+    on_tensor: Callable[[int, int], None] = lambda *_: None,
 ) -> Weights:
-    """Read every tensor of a checkpoint into the project's, bit for bit. At most one tensor more is held at a time.
+    """Load all weights of a checkpoint bit for bit. Memory: the weights and one more tensor.
 
-    `on_tensor` is told how many were read, and of how many. Raises UsageError for another size than the one asked
-    for and WorkError for whatever is missing or damaged.
+    `on_tensor` is called with the number of tensors read and their total. Raises UsageError for another size than the
+    requested one and WorkError for missing or damaged tensors.
     """
-    size, vocabulary = find_size(source, layout, asked)
+    size, vocabulary = detect_size(source, layout, requested)
     parts = check_shapes(source, layout, size, vocabulary)
     tensors = {name: np.empty(shape, np.float32) for name, shape in podium_shapes(size, vocabulary).items()}
     for number, part in enumerate(parts, start=1):
         values = require_finite(source.path, part.name, source.read(part.name))
-        tensors[part.podium][part.rows] = values.T if part.transposed else values
+        tensors[part.podium_name][part.rows] = values.T if part.transposed else values
         on_tensor(number, len(parts))
     return Weights(size, vocabulary, tensors)
 
 
 SUFFIX = ".safetensors"
-FLOAT = "F32"
-_open: Any = safe_open  # whose methods have no types
+FLOAT32 = "F32"
+_open: Any = safe_open  # its methods have no type annotations
 
 
 class SafetensorsFile:
-    """One file, opened; float32 tensors are read one at a time.
+    """An open safetensors file; float32 tensors are read one at a time.
 
     Opening reads the header, which the library checks against the file's size. Raises UsageError if there is no such
-    file and WorkError if it is not whole or not of this format.
+    file and WorkError if it is truncated or has another format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -142,16 +145,16 @@ class SafetensorsFile:
         self.metadata: Mapping[str, str] = self._file.metadata() or {}
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor that is in `names`. Raises WorkError if it is not float32."""
+        """Shape of a tensor in `names`. Raises WorkError if it is not float32."""
         tensor = self._file.get_slice(name)
-        if tensor.get_dtype() != FLOAT:
+        if tensor.get_dtype() != FLOAT32:
             found = f"{name} is {tensor.get_dtype()}"
-            raise WorkError(f"{self.path}: {found}, allowed is {FLOAT}; save the weights as float32")
+            raise WorkError(f"{self.path}: {found}, allowed is {FLOAT32}; save the weights as float32")
         return tuple(tensor.get_shape())
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """A float32 tensor that is in `names`. Raises WorkError if it is not float32 or cannot be read."""
-        self.shape(name)
+        """Read a float32 tensor in `names`. Raises WorkError if it is not float32 or cannot be read."""
+        self.shape(name)  # for its check of the type
         try:
             values: NDArray[np.float32] = self._file.get_tensor(name)
         except (SafetensorError, OSError) as error:
@@ -160,9 +163,9 @@ class SafetensorsFile:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str]) -> None:
-    """Write a file, whole or not at all; the same tensors and metadata give the same bytes.
+    """Write a safetensors file atomically; the same tensors and metadata give the same bytes.
 
-    Raises WorkError if the disk or the permissions do not allow it.
+    Raises WorkError if the file cannot be written.
     """
     assert all(values.flags.c_contiguous and values.dtype == np.float32 for values in tensors.values())
     with atomic_file(path) as temporary:
@@ -174,11 +177,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, NDArray[np.float32]], me
             advice = "see that the folder exists, may be written and has space"
             raise WorkError(f"{path}: cannot be written ({error}); {advice}") from error
         _order_metadata(temporary)
-        temporary.chmod(mode)  # the library keeps its files to the user alone
+        temporary.chmod(mode)  # the library makes its files readable for the user only
 
 
 def _order_metadata(path: Path) -> None:
-    """Put the header's metadata in the order of their names: the library's order differs from time to time."""
+    """Sort the metadata in the header by name, since the library writes them in an order that is not deterministic."""
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))

@@ -1,1 +1,1 @@
-"""Other people's file formats for BERT samples: fixed and variable HDF5, TFRecord."""
+"""File formats of other projects for BERT samples: fixed-width and variable-length HDF5, and TFRecord."""

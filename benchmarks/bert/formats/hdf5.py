@@ -1,6 +1,6 @@
-"""HDF5 sample files of fixed and of variable row length, read without trusting them, and written.
+"""Reading and writing of HDF5 sample files with fixed-width or variable-length rows. The files are not trusted.
 
-Fixed width: 512 tokens and 76 masked ones, where the defaults are MLPerf's; zeros fill the rest. Datasets: input_ids
+Fixed width: 512 tokens and 76 masked tokens with MLPerf's defaults; rows are padded with zeros. Datasets: input_ids
 i2 [N, width], input_mask and segment_ids i1 [N, width], masked_lm_positions and masked_lm_ids i2 [N, masked width],
 next_sentence_labels i1 [N].
 
@@ -24,34 +24,35 @@ from numpy.typing import NDArray
 from benchmarks.bert.formats.rows import (
     FIXED_DTYPES,
     LABELS,
-    MASKED,
-    ROWS_A_BLOCK,
-    WIDE,
-    AllowedTokens,
-    Contents,
-    Place,
+    MASKED_KEYS,
+    ROWS_PER_BLOCK,
+    TOKEN_KEYS,
+    BlockPosition,
+    ImportedFile,
     Rows,
+    VocabularyFacts,
     block_rows,
     check_widths,
-    checked_samples,
-    joined,
-    largest_counts,
-    padded,
+    concatenate_samples,
+    import_error,
+    max_counts,
+    pad_rows,
+    remove_padding,
     segment_ids,
-    unpadded,
-    unusable,
+    validate_rows,
 )
 from benchmarks.bert.samples import Samples, slice_samples
 from benchmarks.bert.shard import SUFFIX, Shard, create_hdf5, read_attributes, set_attribute
 from podium.core.errors import PodiumError, UsageError, WorkError
 
-LARGEST = 32_767  # of the formats' i2
-# Begins the names of the attributes that an export leaves for an import; other programs do not look at them.
-NOTE = "podium_"
-# Of decompressed chunks of each dataset, so that a chunk which lies in several blocks of rows is read once.
+INT16_MAX = 32_767  # of the formats' i2
+# Prefix of the attributes in which an export records the shard's attributes for a later import; other programs ignore
+# them.
+ATTRIBUTE_PREFIX = "podium_"
+# Cache of decompressed chunks per dataset, so that a chunk that overlaps several blocks of rows is read once.
 CHUNK_CACHE_BYTES = 2**26
-# Those that come with HDF5 and h5py; for any other, HDF5 would load a library that it finds on the machine.
-FILTERS = {
+# The filters built into HDF5 and h5py. For any other filter HDF5 would load and run a plug-in library from the machine.
+BUILT_IN_FILTERS = {
     h5py.h5z.FILTER_DEFLATE,
     h5py.h5z.FILTER_SHUFFLE,
     h5py.h5z.FILTER_FLETCHER32,
@@ -62,47 +63,50 @@ FILTERS = {
 }
 
 
-# A chunk is decompressed as a whole: h5py's own choice is a MiB at most.
-LARGEST_CHUNK_BYTES = CHUNK_CACHE_BYTES
-# Bytes of a dataset for each byte of its file: padded rows of Wikipedia's samples have 5, those of a few words 50.
-MOST_COMPRESSION = 256
-ANY_FILE_BYTES = 2**24  # that a dataset may have in a file however small
+# A chunk is decompressed as a whole, so its size bounds the memory; h5py's default chunks have a MiB at most.
+MAX_CHUNK_BYTES = CHUNK_CACHE_BYTES
+# Maximum bytes of a dataset per byte of its file, against decompression bombs. Padded rows of Wikipedia's samples have
+# 5, rows of a few words 50.
+MAX_COMPRESSION = 256
+ALWAYS_ALLOWED_BYTES = 2**24  # bytes that a dataset may have in a file of any size
 
-CPU_SECONDS = 30.0  # that HDF5 may compute at a time, where it needs less than one; waiting for a disk does not count
-# That HDF5 may take at a time. A block of rows needs 100 MB; all rows of a small file can be the same long one.
-MEMORY_BYTES = 2**30
+# CPU time of one HDF5 call, which takes less than a second on an intact file. Waiting for a disk does not count.
+CPU_LIMIT_SECONDS = 30.0
+# Memory of one HDF5 call. A block of rows needs 100 MB. In a crafted small file all rows can refer to one long row.
+MEMORY_LIMIT_BYTES = 2**30
 
 
 @contextmanager
-def as_sentence(path: Path) -> Iterator[None]:
-    """Turn what h5py raises for a corrupt file into a WorkError; for calls of h5py alone, not to be nested.
+def limited_hdf5_calls(path: Path) -> Iterator[None]:
+    """Raise a WorkError for any exception of h5py, and limit the CPU time and memory of the calls inside.
 
-    Where HDF5 gets lost in a corrupt file for ever (a heap of variable-length rows can be such) this ends the process
-    by SIGVTALRM after CPU_SECONDS, so foreign files are to be read in a process of their own. HDF5 may take
-    MEMORY_BYTES more than the process has.
+    On some corrupt files HDF5 loops forever, for example in the heap of variable-length rows. SIGVTALRM then kills the
+    process after CPU_LIMIT_SECONDS, so files of other projects are to be read in a worker process. HDF5 may allocate
+    MEMORY_LIMIT_BYTES beyond the memory in use. Wrap calls of h5py only, and do not nest: a process has one timer.
     """
-    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
+    # The default action of SIGVTALRM ends the process. A Python handler would never run while HDF5 loops in C.
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT_SECONDS)
     try:
-        with _bounded_memory():
+        with _limited_memory():
             yield
     except PodiumError:
         raise
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
-        raise unusable(path, f"it cannot be read as HDF5 ({' '.join(str(error).split())})") from error
+        raise import_error(path, f"it cannot be read as HDF5 ({' '.join(str(error).split())})") from error
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 @contextmanager
-def _bounded_memory() -> Iterator[None]:
-    """Have allocations fail that would take MEMORY_BYTES more than the process has; no bound where /proc is not."""
+def _limited_memory() -> Iterator[None]:
+    """Make allocations fail beyond MEMORY_LIMIT_BYTES more than the memory in use; no limit without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[5])  # data and stack, which RLIMIT_DATA counts
     except OSError:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = pages * resource.getpagesize() + MEMORY_BYTES
+    wanted = pages * resource.getpagesize() + MEMORY_LIMIT_BYTES
     allowed = min([wanted, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)])
     resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
     try:
@@ -112,56 +116,59 @@ def _bounded_memory() -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[h5py.File]:
-    """A foreign file, to be read. Raises WorkError if it is no HDF5."""
-    with as_sentence(path):
+def open_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file of another project for reading. Raises WorkError if it is not HDF5."""
+    with limited_hdf5_calls(path):
         file = h5py.File(path, "r", locking=False, rdcc_nbytes=CHUNK_CACHE_BYTES)
     try:
         yield file
     finally:
-        with as_sentence(path):
+        with limited_hdf5_calls(path):
             file.close()
 
 
 def has_dataset(path: Path, name: str) -> bool:
-    """Whether something has that name in the file. Raises WorkError if it is no HDF5."""
-    with opened(path) as file, as_sentence(path):
+    """Whether the file's root group has an entry of that name. Raises WorkError if the file is not HDF5."""
+    with open_hdf5(path) as file, limited_hdf5_calls(path):
         return name in file.keys()  # noqa: SIM118 (`in file` would follow links)
 
 
-def dataset_of(file: h5py.File, path: Path, name: str, rows: Literal["fixed", "variable"]) -> h5py.Dataset:
-    """The dataset of that name, integers in rows of fixed or of variable length that lie in this file alone.
+def get_dataset(file: h5py.File, path: Path, name: str, rows: Literal["fixed", "variable"]) -> h5py.Dataset:
+    """Return the dataset of that name: integers in rows of fixed or variable length, stored in this file alone.
 
-    Raises WorkError if there is none, if it is something else, if reading it would read another file, or if it would
-    take far more memory than the file has bytes.
+    Raises WorkError if it is missing or of another type or shape, if reading it would read another file or load a
+    filter library, or if it would take far more memory than the file has bytes.
     """
-    with as_sentence(path):
+    with limited_hdf5_calls(path):
         names = list(file.keys())
         if name not in names:
-            raise unusable(path, f"it has no dataset {name}; it has {', '.join(map(repr, names[:20])) or 'nothing'}")
+            raise import_error(
+                path, f"it has no dataset {name}; it has {', '.join(map(repr, names[:20])) or 'nothing'}"
+            )
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-            raise unusable(path, f"{name} is a link to elsewhere, which is not followed")
+            # Checked before the dataset is opened: a link could read any file that the user can read.
+            raise import_error(path, f"{name} is a soft or external link, which is not followed")
         if file.get(name, getclass=True) != h5py.Dataset:
-            raise unusable(path, f"{name} is no dataset")
+            raise import_error(path, f"{name} is not a dataset")
         dataset = file[name]
         if dataset.is_virtual or dataset.external:
-            raise unusable(path, f"{name} lies in other files, which are not read")
+            raise import_error(path, f"{name} is stored in other files, which are not read")
         if dataset.shape is None:
-            raise unusable(path, f"{name} is empty, without a shape")
+            raise import_error(path, f"{name} is empty, without a shape")
         properties = dataset.id.get_create_plist()
         filters = {properties.get_filter(number)[0] for number in range(properties.get_nfilters())}
-        if not filters <= FILTERS:
-            unknown = max(filters - FILTERS)
-            raise unusable(path, f"{name} is compressed with the HDF5 filter {unknown}, which is not known here")
+        if not filters <= BUILT_IN_FILTERS:
+            unknown = max(filters - BUILT_IN_FILTERS)
+            raise import_error(path, f"{name} is compressed with the HDF5 filter {unknown}, which is not supported")
         dtype = dataset.dtype
         chunk_bytes = prod(dataset.chunks or (0,)) * dtype.itemsize
         all_bytes = prod(dataset.shape) * dtype.itemsize
-        largest = max(ANY_FILE_BYTES, MOST_COMPRESSION * path.stat().st_size)
-        if chunk_bytes > LARGEST_CHUNK_BYTES or all_bytes > largest:
-            raise unusable(
+        largest = max(ALWAYS_ALLOWED_BYTES, MAX_COMPRESSION * path.stat().st_size)
+        if chunk_bytes > MAX_CHUNK_BYTES or all_bytes > largest:
+            raise import_error(
                 path,
                 f"{name} has chunks of {chunk_bytes:,} bytes and {all_bytes:,} in all; allowed are chunks of up to "
-                f"{LARGEST_CHUNK_BYTES:,}, and {largest:,} in a file of this size",
+                f"{MAX_CHUNK_BYTES:,} and, in a file of this size, {largest:,} bytes in all",
             )
     _check_integers(path, name, dtype, list(dataset.shape), rows)
     return dataset
@@ -170,15 +177,15 @@ def dataset_of(file: h5py.File, path: Path, name: str, rows: Literal["fixed", "v
 def _check_integers(
     path: Path, name: str, dtype: np.dtype[Any], shape: list[int], rows: Literal["fixed", "variable"]
 ) -> None:
-    what = name
+    subject = name
     if name != LABELS and rows == "variable":
-        inside, what = h5py.check_vlen_dtype(dtype), f"a row of {name}"
+        inside, subject = h5py.check_vlen_dtype(dtype), f"a row of {name}"
         if not isinstance(inside, np.dtype):
-            raise unusable(path, f"{name} is {dtype} {shape}, not integers in rows of variable length")
+            raise import_error(path, f"{name} is {dtype} {shape}, not integers in rows of variable length")
         dtype = inside
     if dtype.kind not in "iu":
         found = "of variable length" if dtype.kind == "O" else dtype
-        raise unusable(path, f"{what} is {found}, not an integer type")
+        raise import_error(path, f"{subject} is {found}, not an integer type")
     if name == LABELS:
         fits, expected = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1), "[rows] or [rows, 1]"
     elif rows == "variable":
@@ -186,50 +193,49 @@ def _check_integers(
     else:
         fits, expected = len(shape) == 2, "[rows, columns]"
     if not fits:
-        raise unusable(path, f"{name} is {shape}, not {expected}")
+        raise import_error(path, f"{name} is {shape}, not {expected}")
 
 
 def read_blocks(
     path: Path,
     datasets: Mapping[str, h5py.Dataset],
     step: int,
-    rows_of: Callable[[Mapping[str, NDArray[Any]], Place], Rows],
-    allowed: AllowedTokens,
+    to_rows: Callable[[Mapping[str, NDArray[Any]], BlockPosition], Rows],
+    allowed: VocabularyFacts,
 ) -> Samples:
-    """The samples that `rows_of` makes of the datasets, `step` rows at a time.
+    """Read the datasets `step` rows at a time, convert each block with `to_rows`, and return the validated samples.
 
-    Raises WorkError if the datasets have different numbers of rows, or none, and for a row that is no sample.
+    Raises WorkError if the datasets differ in their number of rows or have none, and for a row that is not a sample.
     """
     counts = {name: len(dataset) for name, dataset in datasets.items()}
     first, count = next(iter(counts.items()))
     for name, found in counts.items():
         if found != count:
-            raise unusable(path, f"{name} has {found} rows, and {first} has {count}")
+            raise import_error(path, f"{name} has {found} rows, and {first} has {count}")
     if count == 0:
-        raise unusable(path, "there is no row in it")
+        raise import_error(path, "there is no row in it")
     blocks = []
     for start in range(0, count, step):
-        with as_sentence(path):
+        with limited_hdf5_calls(path):
             block = {name: dataset[start : start + step] for name, dataset in datasets.items()}
         block[LABELS] = block[LABELS].reshape(-1)
-        place = Place(path, start)
-        blocks.append(checked_samples(rows_of(block, place), allowed, place))
-    return joined(blocks)
+        position = BlockPosition(path, start)
+        blocks.append(validate_rows(to_rows(block, position), allowed, position))
+    return concatenate_samples(blocks)
 
 
-def notes_of(file: h5py.File, path: Path) -> dict[str, Any]:
-    """The attributes of the shard that the file was exported from, unchecked; empty where it was not."""
-    with as_sentence(path):
-        return read_attributes(file, NOTE)
+def read_exported_attributes(file: h5py.File, path: Path) -> dict[str, Any]:
+    """Return the attributes of the shard that the file was exported from, unchecked; empty if it was not exported."""
+    with limited_hdf5_calls(path):
+        return read_attributes(file, ATTRIBUTE_PREFIX)
 
 
 @contextmanager
-def exported(path: Path, shard: Shard) -> Iterator[tuple[h5py.File, Samples]]:
-    """A new file, and the shard's samples to write to it; its attributes are noted. It is on the disk when the block
-    ends.
+def create_export(path: Path, shard: Shard) -> Iterator[tuple[h5py.File, Samples]]:
+    """Create a file with the shard's attributes; yield it and the shard's samples. The file is synced at the end.
 
-    Raises UsageError if a number of the samples is too large for the format, WorkError if a [CLS] is masked or the disk
-    does not allow the file.
+    Raises UsageError if a value of the samples is too large for the format, WorkError if a [CLS] is masked or the file
+    cannot be written.
     """
     samples = shard.samples
     numbers = {
@@ -238,80 +244,86 @@ def exported(path: Path, shard: Shard) -> Iterator[tuple[h5py.File, Samples]]:
         "the length": shard.attributes["max_sequence_length"],
         "the number of masked tokens": shard.attributes["max_predictions"],
     }
-    for what, largest in numbers.items():
-        if largest > LARGEST:
+    for subject, largest in numbers.items():
+        if largest > INT16_MAX:
             raise UsageError(
-                f"{shard.path}: cannot be exported: {what} {largest} is larger than {LARGEST}, and the HDF5 formats of "
-                f"others have two signed bytes for it; keep these samples as *{SUFFIX} shards"
+                f"{shard.path}: cannot be exported: {subject} {largest} is larger than {INT16_MAX}, the maximum of the "
+                f"16-bit integers of these HDF5 formats; keep the samples as *{SUFFIX} shards"
             )
+    # Readers of these formats take a masked position 0 as padding.
     if (samples.masked_positions[samples.masked_offsets[:-1]] == 0).any():
         raise WorkError(
-            f"{shard.path}: cannot be exported: a sample masks its position 0, which is [CLS] and in the HDF5 formats "
-            "of others means padding; prepare it again with `podium data prepare`"
+            f"{shard.path}: cannot be exported: a sample masks its position 0, which is [CLS] and in these HDF5 "
+            "formats means padding; prepare it again with `podium data prepare`"
         )
     with create_hdf5(path) as file:
         for name, value in shard.attributes.items():
-            set_attribute(file, NOTE + name, value)
+            set_attribute(file, ATTRIBUTE_PREFIX + name, value)
         yield file, samples
 
 
-def blocks_of(samples: Samples, step: int) -> Iterator[tuple[slice, Samples]]:
-    """The samples, `step` at a time, and which ones these are."""
+def iterate_blocks(samples: Samples, step: int) -> Iterator[tuple[slice, Samples]]:
+    """Yield blocks of `step` samples, each with its range of indices."""
     for start in range(0, len(samples), step):
-        place = slice(start, min(start + step, len(samples)))
-        yield place, slice_samples(samples, place.start, place.stop)
+        span = slice(start, min(start + step, len(samples)))
+        yield span, slice_samples(samples, span.start, span.stop)
 
 
-ROWS_A_CHUNK = 1024  # of an exported file: half a megabyte to one of input_ids at the usual width
+ROWS_PER_CHUNK = 1024  # of an exported file: 1 MiB of input_ids at width 512
 GZIP_LEVEL = 1  # mostly zeros: higher levels take several times as long for a few percent
 
 
-def read_fixed(path: Path, allowed: AllowedTokens) -> Contents:
-    """The samples of a file. Raises WorkError that names what is wrong with it."""
-    with opened(path) as file:
-        datasets = {name: dataset_of(file, path, name, "fixed") for name in (*WIDE, *MASKED, LABELS)}
-        width, masked_width = check_widths(path, {name: datasets[name].shape[1] for name in (*WIDE, *MASKED)})
-        samples = read_blocks(path, datasets, block_rows(width, masked_width), unpadded, allowed)
-        return Contents(samples, width, masked_width, notes_of(file, path))
+def read_fixed(path: Path, allowed: VocabularyFacts) -> ImportedFile:
+    """Read the samples of a fixed-width file. Raises WorkError, naming the fault, if it violates the format."""
+    with open_hdf5(path) as file:
+        datasets = {name: get_dataset(file, path, name, "fixed") for name in (*TOKEN_KEYS, *MASKED_KEYS, LABELS)}
+        width, masked_width = check_widths(
+            path, {name: datasets[name].shape[1] for name in (*TOKEN_KEYS, *MASKED_KEYS)}
+        )
+        samples = read_blocks(path, datasets, block_rows(width, masked_width), remove_padding, allowed)
+        return ImportedFile(samples, width, masked_width, read_exported_attributes(file, path))
 
 
 def write_fixed(path: Path, shard: Shard) -> None:
-    """Write the samples of a shard as one file, whole or not at all; what is there is replaced.
+    """Write the samples of a shard as a fixed-width file, atomically; an existing file is replaced.
 
     The widths are the shard's max_sequence_length and max_predictions. Raises UsageError for samples that the format
-    cannot hold, and WorkError if the disk does not allow it.
+    cannot represent, and WorkError if the file cannot be written.
     """
     count = len(shard)
     width, masked_width = shard.attributes["max_sequence_length"], shard.attributes["max_predictions"]
-    columns = dict.fromkeys(WIDE, (width,)) | dict.fromkeys(MASKED, (masked_width,))
-    with exported(path, shard) as (file, samples):
+    columns = dict.fromkeys(TOKEN_KEYS, (width,)) | dict.fromkeys(MASKED_KEYS, (masked_width,))
+    with create_export(path, shard) as (file, samples):
         for name, dtype in FIXED_DTYPES.items():
             rest = columns.get(name, ())
-            chunk = (min(count, ROWS_A_CHUNK), *rest)
+            chunk = (min(count, ROWS_PER_CHUNK), *rest)
             packed = {"chunks": chunk, "compression": "gzip", "compression_opts": GZIP_LEVEL, "shuffle": True}
+            # Without time stamps, so that the same samples give the same bytes.
             file.create_dataset(name, (count, *rest), dtype, track_times=False, **packed)
-        for place, block in blocks_of(samples, block_rows(width, masked_width)):
-            for name, values in padded(block, width, masked_width).items():
-                file[name][place] = values
+        for span, block in iterate_blocks(samples, block_rows(width, masked_width)):
+            for name, values in pad_rows(block, width, masked_width).items():
+                file[name][span] = values
 
 
-# The datasets of rows and the types of what is in the rows.
-ROW_DTYPES = {name: FIXED_DTYPES[name] for name in ("input_ids", "segment_ids", *MASKED)}
+# The variable-length datasets and the types of the elements of their rows.
+ROW_DTYPES = {name: FIXED_DTYPES[name] for name in ("input_ids", "segment_ids", *MASKED_KEYS)}
 
 
-def read_variable(path: Path, allowed: AllowedTokens) -> Contents:
-    """The samples of a file. Raises WorkError that names what is wrong with it."""
-    with opened(path) as file:
-        datasets = {name: dataset_of(file, path, name, "variable") for name in (*ROW_DTYPES, LABELS)}
-        samples = read_blocks(path, datasets, ROWS_A_BLOCK, _flat_rows, allowed)
-        return Contents(samples, *largest_counts(samples), notes_of(file, path), is_padded=False)
+def read_variable(path: Path, allowed: VocabularyFacts) -> ImportedFile:
+    """Read the samples of a variable-length file. Raises WorkError, naming the fault, if it violates the format."""
+    with open_hdf5(path) as file:
+        datasets = {name: get_dataset(file, path, name, "variable") for name in (*ROW_DTYPES, LABELS)}
+        samples = read_blocks(path, datasets, ROWS_PER_BLOCK, _concatenate_rows, allowed)
+        return ImportedFile(samples, *max_counts(samples), read_exported_attributes(file, path), is_padded=False)
 
 
-def _flat_rows(block: Mapping[str, NDArray[Any]], place: Place) -> Rows:
+def _concatenate_rows(block: Mapping[str, NDArray[Any]], position: BlockPosition) -> Rows:
     lengths = {name: np.fromiter(map(len, block[name]), np.int64, len(block[name])) for name in ROW_DTYPES}
     for name, like in (("segment_ids", "input_ids"), ("masked_lm_ids", "masked_lm_positions")):
         for row in np.flatnonzero(lengths[name] != lengths[like])[:1]:
-            raise place.refuse(row, f"{name} has {lengths[name][row]} elements, and {like} has {lengths[like][row]}")
+            raise position.row_error(
+                row, f"{name} has {lengths[name][row]} elements, and {like} has {lengths[like][row]}"
+            )
     return Rows(
         **{name: np.concatenate(list(block[name])) for name in ROW_DTYPES},
         lengths=lengths["input_ids"],
@@ -321,32 +333,35 @@ def _flat_rows(block: Mapping[str, NDArray[Any]], place: Place) -> Rows:
 
 
 def write_variable(path: Path, shard: Shard) -> None:
-    """Write the samples of a shard as one file, whole or not at all; what is there is replaced.
+    """Write the samples of a shard as a variable-length file, atomically; an existing file is replaced.
 
-    Raises UsageError for samples that the format cannot hold, and WorkError if the disk does not allow it.
+    Raises UsageError for samples that the format cannot represent, and WorkError if the file cannot be written.
     """
     count = len(shard)
-    with exported(path, shard) as (file, samples):
+    with create_export(path, shard) as (file, samples):
         datasets = {
             name: file.create_dataset(name, (count,), h5py.vlen_dtype(dtype), track_times=False)
             for name, dtype in ROW_DTYPES.items()
         }
-        for place, block in blocks_of(samples, ROWS_A_BLOCK):
+        for span, block in iterate_blocks(samples, ROWS_PER_BLOCK):
             tokens, masked = block.sample_offsets, block.masked_offsets
-            _write(datasets["input_ids"], place.start, block.token_ids, tokens)
-            _write(datasets["segment_ids"], place.start, segment_ids(block), tokens)
-            _write(datasets["masked_lm_positions"], place.start, block.masked_positions, masked)
-            _write(datasets["masked_lm_ids"], place.start, block.masked_token_ids, masked)
+            _write_rows(datasets["input_ids"], span.start, block.token_ids, tokens)
+            _write_rows(datasets["segment_ids"], span.start, segment_ids(block), tokens)
+            _write_rows(datasets["masked_lm_positions"], span.start, block.masked_positions, masked)
+            _write_rows(datasets["masked_lm_ids"], span.start, block.masked_token_ids, masked)
         labels = samples.next_sentence_labels.astype(FIXED_DTYPES[LABELS])
         file.create_dataset(LABELS, data=labels, track_times=False)
 
 
-def _write(dataset: h5py.Dataset, start: int, values: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-    """Write the rows values[offsets[i]:offsets[i + 1]] from row `start` on; h5py's own way takes them one by one."""
+def _write_rows(dataset: h5py.Dataset, start: int, values: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    """Write the rows values[offsets[i]:offsets[i + 1]] from row `start` on, in one call of the low-level API.
+
+    `dataset[start:end] = rows` of h5py would write variable-length rows one at a time.
+    """
     cast = values.astype(h5py.check_vlen_dtype(dataset.dtype))
     rows = np.empty(len(offsets) - 1, dataset.dtype)
     for row, (first, end) in enumerate(pairwise(offsets.tolist())):
         rows[row] = cast[first:end]
-    place = dataset.id.get_space()
-    place.select_hyperslab((start,), rows.shape)
-    dataset.id.write(h5py.h5s.create_simple(rows.shape), place, rows)
+    file_space = dataset.id.get_space()
+    file_space.select_hyperslab((start,), rows.shape)
+    dataset.id.write(h5py.h5s.create_simple(rows.shape), file_space, rows)

@@ -1,4 +1,4 @@
-"""TFRecord files of tf.train.Example in the reference's layout, read without TensorFlow: rows of fixed width.
+"""Reading of TFRecord files of tf.train.Example in the reference's layout, without TensorFlow: rows of fixed width.
 
 Features: input_ids, input_mask and segment_ids of int64 [width], masked_lm_positions and masked_lm_ids of int64
 [masked width], masked_lm_weights of float [masked width], 1.0 where a token is masked and 0.0 in the padding, and
@@ -20,23 +20,23 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.formats.rows import (
     LABELS,
-    MASKED,
-    WIDE,
-    AllowedTokens,
-    Contents,
-    Place,
+    MASKED_KEYS,
+    TOKEN_KEYS,
+    BlockPosition,
+    ImportedFile,
+    VocabularyFacts,
     block_rows,
     check_widths,
-    checked_samples,
-    joined,
-    leading,
-    unpadded,
-    unusable,
+    concatenate_samples,
+    count_leading_true,
+    import_error,
+    remove_padding,
+    validate_rows,
 )
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.tensorflow_files import masked_crc, message_classes
 
-# The class of the messages; to make one, set example.features.feature[name].int64_list.value.
+# The protocol buffer class of the records. To build one, set example.features.feature[name].int64_list.value.
 # Source: TensorFlow's example.proto and feature.proto.
 Example = message_classes("""
 name: "example.proto" package: "tensorflow" syntax: "proto3"
@@ -70,134 +70,139 @@ message_type {
 
 LENGTH = struct.Struct("<Q")
 CHECKSUM = struct.Struct("<I")
-HEAD = LENGTH.size + CHECKSUM.size
+HEADER_BYTES = LENGTH.size + CHECKSUM.size
 GZIP = b"\x1f\x8b"
-COMPRESSED = "it is compressed with gzip, so decompress it first (gunzip)"
+GZIP_FOUND = "it is compressed with gzip, so decompress it first (gunzip)"
 
 
-def begins_as_tfrecord(path: Path) -> bool:
-    """Whether the first record's length has its checksum. Raises WorkError if the file cannot be read."""
-    head = _first_bytes(path, HEAD)
-    return len(head) == HEAD and has_checksum(head[: LENGTH.size], head[LENGTH.size :])
+def is_tfrecord(path: Path) -> bool:
+    """Whether the checksum of the first record's length is right. Raises WorkError if the file cannot be read."""
+    head = _read_first_bytes(path, HEADER_BYTES)
+    return len(head) == HEADER_BYTES and has_checksum(head[: LENGTH.size], head[LENGTH.size :])
 
 
-def begins_as_gzip(path: Path) -> bool:
-    """Whether it is compressed with gzip. Raises WorkError if the file cannot be read."""
-    return _first_bytes(path, len(GZIP)) == GZIP
+def is_gzip(path: Path) -> bool:
+    """Whether the file is compressed with gzip. Raises WorkError if the file cannot be read."""
+    return _read_first_bytes(path, len(GZIP)) == GZIP
 
 
-def _first_bytes(path: Path, count: int) -> bytes:
+def _read_first_bytes(path: Path, count: int) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(count)
     except OSError as error:
-        raise unusable(path, f"it cannot be read ({error.strerror})") from error
+        raise import_error(path, f"it cannot be read ({error.strerror})") from error
 
 
-LARGEST_RECORD = 1 << 24  # bytes; of a sample of 65,535 tokens there are 2 MB
+MAX_RECORD_BYTES = 1 << 24  # bytes; the record of a sample of 65,535 tokens has 2 MB
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """The data of every record of a file, checked. Raises WorkError that names the first byte of a broken one."""
+    """Yield the data of every record of a file. Raises WorkError, naming its first byte, for a corrupt record."""
     try:
         with path.open("rb") as file:
             size, offset = path.stat().st_size, 0
             while offset < size:
-                head = file.read(HEAD)
-                if len(head) < HEAD:
-                    raise unusable(path, f"it has {size} bytes, and ends within the record that begins at {offset}")
+                head = file.read(HEADER_BYTES)
+                if len(head) < HEADER_BYTES:
+                    raise import_error(path, f"it has {size} bytes, and ends within the record that begins at {offset}")
                 if not has_checksum(head[: LENGTH.size], head[LENGTH.size :]):
-                    if offset == 0 and begins_as_gzip(path):
-                        raise unusable(path, COMPRESSED)
-                    raise unusable(
-                        path, f"no record begins at byte {offset}: the length there does not have its checksum"
+                    if offset == 0 and is_gzip(path):
+                        raise import_error(path, GZIP_FOUND)
+                    raise import_error(
+                        path, f"no record begins at byte {offset}: the length there does not match its checksum"
                     )
                 (length,) = LENGTH.unpack_from(head)
-                end = offset + HEAD + length + CHECKSUM.size
+                # Compared with the file's size before reading, so that a wrong length allocates no memory.
+                end = offset + HEADER_BYTES + length + CHECKSUM.size
                 if end > size:
-                    raise unusable(path, f"it has {size} bytes, and the record that begins at {offset} ends at {end}")
-                if length > LARGEST_RECORD:
-                    raise unusable(
-                        path, f"the record that begins at {offset} has {length:,} bytes; allowed are {LARGEST_RECORD:,}"
+                    raise import_error(
+                        path, f"it has {size} bytes, and the record that begins at {offset} ends at {end}"
+                    )
+                if length > MAX_RECORD_BYTES:
+                    raise import_error(
+                        path,
+                        f"the record that begins at {offset} has {length:,} bytes; allowed are {MAX_RECORD_BYTES:,}",
                     )
                 data = file.read(length)
                 if not has_checksum(data, file.read(CHECKSUM.size)):
-                    raise unusable(path, f"the record that begins at byte {offset} does not have its checksum")
+                    raise import_error(path, f"the record that begins at byte {offset} does not match its checksum")
                 yield data
                 offset = end
     except OSError as error:
-        raise unusable(path, f"it cannot be read ({error.strerror})") from error
+        raise import_error(path, f"it cannot be read ({error.strerror})") from error
 
 
 def has_checksum(data: bytes, checksum: bytes) -> bool:
-    """Whether checksum is the masked CRC-32C of data, as it stands in a file."""
+    """Whether `checksum`, four bytes as stored in a file, is the masked CRC-32C of `data`."""
     return checksum == CHECKSUM.pack(masked_crc(data))
 
 
-WEIGHTS = "masked_lm_weights"
-# The features, and the kind of list that each is.
-LISTS = {**dict.fromkeys((*WIDE, *MASKED, LABELS), "int64_list"), WEIGHTS: "float_list"}
-ROWS_HELD = 1024  # at most, in eight bytes a number
+WEIGHTS_KEY = "masked_lm_weights"
+# The features and the list type of each.
+FEATURE_LISTS = {**dict.fromkeys((*TOKEN_KEYS, *MASKED_KEYS, LABELS), "int64_list"), WEIGHTS_KEY: "float_list"}
+MAX_ROWS_IN_MEMORY = 1024  # rows in memory before they are converted; parsed values take eight bytes each
 
 
-def read(path: Path, allowed: AllowedTokens) -> Contents:
-    """The samples of a file. Raises WorkError that names what is wrong with it."""
+def read(path: Path, allowed: VocabularyFacts) -> ImportedFile:
+    """Read the samples of a TFRecord file. Raises WorkError, naming the fault, if it violates the format."""
     blocks: list[Samples] = []
     rows: list[dict[str, NDArray[Any]]] = []
     widths: dict[str, int] = {}
     first = step = 0
     for number, data in enumerate(read_records(path)):
-        row = _row(data, Place(path, number))
+        row = _parse_example(data, BlockPosition(path, number))
         if not widths:
-            widths = _widths(path, row)
-            step = min(ROWS_HELD, block_rows(widths[WIDE[0]], widths[MASKED[0]]))
+            widths = _first_row_widths(path, row)
+            step = min(MAX_ROWS_IN_MEMORY, block_rows(widths[TOKEN_KEYS[0]], widths[MASKED_KEYS[0]]))
         for key, values in row.items():
             if len(values) != widths[key]:
                 found = f"{key} has {len(values)} values, and in the first row {widths[key]}"
-                raise Place(path, number).refuse(0, found)
+                raise BlockPosition(path, number).row_error(0, found)
         rows.append(row)
         if len(rows) == step:
-            blocks.append(_samples(rows, allowed, Place(path, first)))
+            blocks.append(_convert_block(rows, allowed, BlockPosition(path, first)))
             first, rows = number + 1, []
     if rows:
-        blocks.append(_samples(rows, allowed, Place(path, first)))
+        blocks.append(_convert_block(rows, allowed, BlockPosition(path, first)))
     if not blocks:
-        raise unusable(path, "there is no record in it")
-    return Contents(joined(blocks), widths[WIDE[0]], widths[MASKED[0]])
+        raise import_error(path, "there is no record in it")
+    return ImportedFile(concatenate_samples(blocks), widths[TOKEN_KEYS[0]], widths[MASKED_KEYS[0]])
 
 
-def _row(data: bytes, place: Place) -> dict[str, NDArray[Any]]:
-    """The lists of one Example: int64 [n] and float32 [n]."""
+def _parse_example(data: bytes, position: BlockPosition) -> dict[str, NDArray[Any]]:
+    """Return the lists of one serialized Example by feature: int64 [n] or float32 [n]."""
     try:
         features = Example.FromString(data).features.feature
     except DecodeError as error:
-        raise place.refuse(0, f"it is no tf.train.Example ({error})") from error
+        raise position.row_error(0, f"it is not a tf.train.Example ({error})") from error
     row = {}
-    for key, kind in LISTS.items():
+    for key, kind in FEATURE_LISTS.items():
         if key not in features:
-            raise place.refuse(0, f"it has no feature {key}")
+            raise position.row_error(0, f"it has no feature {key}")
         found = features[key].WhichOneof("kind")
         if found != kind:
-            raise place.refuse(0, f"{key} is {found or 'empty'}, not {kind}")
+            raise position.row_error(0, f"{key} is {found or 'empty'}, not {kind}")
         row[key] = np.array(getattr(features[key], kind).value, np.int64 if kind == "int64_list" else np.float32)
     return row
 
 
-def _widths(path: Path, row: dict[str, NDArray[Any]]) -> dict[str, int]:
-    """How many values each list has, as the first row has them."""
+def _first_row_widths(path: Path, row: dict[str, NDArray[Any]]) -> dict[str, int]:
+    """Return the number of values of each list of the first row, which all rows must have."""
     widths = {key: len(values) for key, values in row.items()}
     _, masked_width = check_widths(path, widths)
-    for key, expected in ((WEIGHTS, masked_width), (LABELS, 1)):
+    for key, expected in ((WEIGHTS_KEY, masked_width), (LABELS, 1)):
         if widths[key] != expected:
-            raise unusable(path, f"{key} of the first row has {widths[key]} values, not {expected}")
+            raise import_error(path, f"{key} of the first row has {widths[key]} values, not {expected}")
     return widths
 
 
-def _samples(rows: list[dict[str, NDArray[Any]]], allowed: AllowedTokens, place: Place) -> Samples:
-    together = {key: np.stack([row[key] for row in rows]) for key in LISTS}
-    real = together[WEIGHTS] == 1
-    counts = leading(real)
-    wrong = (together[WEIGHTS] != (np.arange(real.shape[1]) < counts[:, None])).any(axis=1)
-    place.refuse_any(wrong, f"{WEIGHTS} are not 1.0 for masked tokens and then 0.0")
-    together[LABELS] = together[LABELS][:, 0]
-    return checked_samples(unpadded(together, place, counts), allowed, place)
+def _convert_block(rows: list[dict[str, NDArray[Any]]], allowed: VocabularyFacts, position: BlockPosition) -> Samples:
+    """Convert a block of rows to validated samples."""
+    columns = {key: np.stack([row[key] for row in rows]) for key in FEATURE_LISTS}
+    real = columns[WEIGHTS_KEY] == 1
+    counts = count_leading_true(real)
+    wrong = (columns[WEIGHTS_KEY] != (np.arange(real.shape[1]) < counts[:, None])).any(axis=1)
+    position.raise_for_rows(wrong, f"{WEIGHTS_KEY} are not 1.0 for masked tokens and then 0.0")
+    columns[LABELS] = columns[LABELS][:, 0]
+    return validate_rows(remove_padding(columns, position, counts), allowed, position)

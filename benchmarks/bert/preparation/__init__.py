@@ -1,1 +1,1 @@
-"""From text to samples: tokenizing, sample generation and the preparation of a sample store."""
+"""Preparation of samples from text: tokenization, sample generation and writing of a sample store."""

@@ -1,9 +1,8 @@
-"""From the bytes of a text to tokenized documents, compiled: the documents of `reference`, many times faster.
+"""Tokenize the bytes of a text into documents with compiled code: same result as `reference`, many times faster.
 
-Tokenizing is concatenative over white space: the tokens of a line are those of its chunks, one after another, where
-chunks are what lies between spaces, tabs and line feeds. So a chunk of ASCII is tokenized by compiled code over a
-trie of the vocabulary, and any other chunk by `Tokenizer`, which handles all of Unicode, once for each different
-chunk.
+A chunk is the text between two spaces, tabs or line feeds. The tokens of a line are the tokens of its chunks, one chunk
+after another. An ASCII chunk is tokenized by compiled code over a trie of the vocabulary. Any other chunk is tokenized
+by `Tokenizer`, which handles all of Unicode, and its tokens are cached.
 """
 
 from dataclasses import dataclass
@@ -11,47 +10,48 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.preparation.tokenization import LONGEST_WORD, UNKNOWN, Tokenizer, Vocabulary
+from benchmarks.bert.preparation.tokenization import MAX_CHARACTERS_PER_WORD, UNKNOWN, Tokenizer, Vocabulary
 from podium.core.errors import WorkError
 from podium.core.jit import compiled, compiled_leaf
 
-# Kinds of ASCII characters in a chunk: the last two are no text, and STRIPPED is white space to str.strip.
+# Kinds of ASCII characters in a chunk. DROPPED and STRIPPED are removed from the text; str.strip removes STRIPPED too,
+# which matters for the decision whether a line is blank.
 LETTER, PUNCTUATION, DROPPED, STRIPPED = range(4)
 
 ROOT, NO_NODE = np.int64(0), np.int64(-1)
-NO_WORD = -1
+NO_TOKEN = -1
 
-MOST_REMEMBERED = 200_000  # chunks that are not ASCII to remember from text to text, about 50 MB of them
+MAX_CACHED_CHUNKS = 200_000  # non-ASCII chunks that are cached between texts, about 50 MB
 
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """D documents of S sentences of T tokens, in the order of the text; none of them is empty."""
+    """Tokenized text: D documents with S sentences and T tokens in all, in the order of the text; none is empty."""
 
     tokens: NDArray[np.uint16]  # [T]
-    sentence_offsets: NDArray[np.int64]  # [S + 1] sentence i is tokens[sentence_offsets[i]:sentence_offsets[i + 1]]
-    document_offsets: NDArray[np.int64]  # [D + 1] into the sentences
+    sentence_offsets: NDArray[np.int64]  # [S + 1]; sentence i is tokens[sentence_offsets[i]:sentence_offsets[i + 1]]
+    document_offsets: NDArray[np.int64]  # [D + 1]; document i is the sentences document_offsets[i] to [i + 1]
 
     def __len__(self) -> int:
         return len(self.document_offsets) - 1
 
 
 class Reader:
-    """Reads texts with one vocabulary; remembers what it has learnt of chunks that are not ASCII."""
+    """Tokenizer of whole texts with one vocabulary. The tokens of non-ASCII chunks are cached between texts."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        words = [word.encode("utf-8") for word in vocabulary.words]
-        ends = np.cumsum([len(word) for word in words], dtype=np.int64)
-        self._edges, self._word_at = _build_trie(np.frombuffer(b"".join(words), np.uint8), ends)
+        tokens = [token.encode("utf-8") for token in vocabulary.tokens]
+        ends = np.cumsum([len(token) for token in tokens], dtype=np.int64)
+        self._edges, self._token_at = _build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends)
         self._unknown = vocabulary.ids[UNKNOWN]
         self._tokenizer = Tokenizer(vocabulary)
-        self._foreign = _ForeignChunks()
+        self._non_ascii = _NonAsciiChunks()
 
     def read(self, text: bytes, source: str = "the text") -> Documents:
-        """The documents of a text: one sentence a line, a blank line between documents.
+        """Tokenize a text that has one sentence per line and a blank line between documents.
 
-        Sentences and documents without a token are left out. Raises WorkError, naming `source`, if the text is not
-        UTF-8, with the first byte that is not, counted from 0.
+        Sentences and documents without a token are left out. Raises WorkError if the text is not UTF-8; the message
+        names `source` and the offset of the first invalid byte.
         """
         try:
             text.decode("utf-8")
@@ -59,59 +59,59 @@ class Reader:
             where = f"at byte {error.start} ({error.reason})"
             raise WorkError(f"{source}: the text is not UTF-8 {where}; convert it to UTF-8") from None
         text = text.replace(b"\r", b"")
-        if len(self._foreign) > MOST_REMEMBERED:
-            self._foreign = _ForeignChunks()
+        if len(self._non_ascii) > MAX_CACHED_CHUNKS:
+            self._non_ascii = _NonAsciiChunks()
         characters = np.frombuffer(text, np.uint8)
-        foreign = _find_foreign_chunks(characters)
-        numbers = self._foreign.number(text, foreign, self._tokenizer)
+        non_ascii = _find_non_ascii_chunks(characters)
+        indices = self._non_ascii.lookup(text, non_ascii, self._tokenizer)
         lines = text.count(b"\n") + 1
         tokens, sentence_offsets, document_offsets = _tokenize(
             characters,
             lines,
             self._edges,
-            self._word_at,
+            self._token_at,
             self._unknown,
-            foreign,
-            numbers,
-            *self._foreign.arrays(),
+            non_ascii,
+            indices,
+            *self._non_ascii.arrays(),
         )
         return Documents(tokens, sentence_offsets, document_offsets)
 
 
-class _ForeignChunks:
-    """The different chunks seen that are not ASCII, their tokens, and whether str.strip leaves anything of them."""
+class _NonAsciiChunks:
+    """Cache of distinct non-ASCII chunks: their tokens, and whether str.strip leaves any of their characters."""
 
     def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
+        self._indices: dict[bytes, int] = {}
         self._tokens: list[int] = []
         self._ends = [0]
         self._blank: list[bool] = []
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._indices)
 
-    def number(self, text: bytes, places: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
-        """The number of the chunk at each place [n, 2] (start, end); new ones are tokenized."""
-        seen = self._numbers
-        numbers = np.empty(len(places), np.int64)
+    def lookup(self, text: bytes, places: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
+        """Return the cache index [n] of the chunk at each place [n, 2] (start, end); tokenize chunks that are new."""
+        seen = self._indices
+        indices = np.empty(len(places), np.int64)
         for i, (start, end) in enumerate(places.tolist()):
             chunk = text[start:end]
-            number = seen.get(chunk)
-            if number is None:
-                number = seen[chunk] = len(seen)
+            index = seen.get(chunk)
+            if index is None:
+                index = seen[chunk] = len(seen)
                 characters = chunk.decode("utf-8")
                 self._tokens += tokenizer.tokenize(characters)
                 self._ends.append(len(self._tokens))
                 self._blank.append(not characters.strip())
-            numbers[i] = number
-        return numbers
+            indices[i] = index
+        return indices
 
     def arrays(self) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
-        """Tokens of all chunks, where each chunk's begin (one more than chunks), and which chunks are blank."""
+        """Return the tokens of all chunks, their offsets [chunks + 1] by chunk, and which chunks [chunks] are blank."""
         return np.array(self._tokens, np.uint16), np.array(self._ends, np.int64), np.array(self._blank, np.bool_)
 
 
-def _kinds_of_ascii() -> NDArray[np.uint8]:
+def _classify_ascii() -> NDArray[np.uint8]:
     kinds = np.full(128, LETTER, np.uint8)
     kinds[:32] = DROPPED
     kinds[127] = DROPPED
@@ -124,95 +124,99 @@ def _kinds_of_ascii() -> NDArray[np.uint8]:
     return kinds
 
 
-KINDS = _kinds_of_ascii()
-LOWERED = np.array([ord(chr(code).lower()) for code in range(128)], np.uint8)
+ASCII_KINDS = _classify_ascii()
+ASCII_LOWER = np.array([ord(chr(code).lower()) for code in range(128)], np.uint8)
 SPACE, TAB, LINE_FEED, HASH = map(ord, " \t\n#")
 
 
-# The trie: an edge (node, byte) → node is one entry of an open hash table, key + 1 in its upper
-# half and the child in its lower half, so that 0 is an empty place.
+# The trie is one open-addressing hash table of its edges (node, byte) → child. An entry has key + 1 in its upper 32
+# bits and the child in its lower 32 bits. The + 1 leaves 0 for empty slots, since the key of edge (0, 0) is 0.
 
 
 @compiled_leaf
-def _place(edges: NDArray[np.uint64], key: np.uint64) -> np.int64:
-    """Where the edge with this key is, or where it would be put."""
-    mask = np.uint64(len(edges) - 1)
-    place = (key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & mask
-    while edges[place] != 0 and edges[place] >> np.uint64(32) != key + np.uint64(1):
-        place = (place + np.uint64(1)) & mask
-    return np.int64(place)
+def _find_slot(edges: NDArray[np.uint64], key: np.uint64) -> np.int64:
+    """Return the slot of the edge with this key, or the empty slot where it is to be inserted (linear probing)."""
+    mask = np.uint64(len(edges) - 1)  # the table's size is a power of 2
+    # Fibonacci hashing: 2⁶⁴ / golden ratio spreads keys that differ in their lowest bits only.
+    slot = (key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & mask
+    while edges[slot] != 0 and edges[slot] >> np.uint64(32) != key + np.uint64(1):
+        slot = (slot + np.uint64(1)) & mask
+    return np.int64(slot)
 
 
 @compiled_leaf
 def _child(edges: NDArray[np.uint64], node: np.int64, character: int) -> np.int64:
-    entry = edges[_place(edges, np.uint64(node) << np.uint64(8) | np.uint64(character))]
+    entry = edges[_find_slot(edges, np.uint64(node) << np.uint64(8) | np.uint64(character))]
     return np.int64(entry & np.uint64(0xFFFFFFFF)) if entry != 0 else NO_NODE
 
 
 @compiled
 def _build_trie(characters: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Edges of the trie over all words, and the word that ends at each node. A word's id is its number."""
-    size = 2
+    """Build the trie of all tokens: its edges, and the id of the token that ends at each node, else NO_TOKEN.
+
+    `characters` has the bytes of all tokens, and token i ends at ends[i].
+    """
+    size = 2  # a load factor of at most 1/2 keeps linear probing short
     while size < 2 * len(characters):
         size *= 2
     edges = np.zeros(size, np.uint64)
-    word_at = np.full(len(characters) + 1, NO_WORD, np.int32)
+    token_at = np.full(len(characters) + 1, NO_TOKEN, np.int32)
     nodes = 1
     start = 0
-    for word in range(len(ends)):
+    for token in range(len(ends)):
         node = ROOT
-        for i in range(start, ends[word]):
+        for i in range(start, ends[token]):
             key = np.uint64(node) << np.uint64(8) | np.uint64(characters[i])
-            place = _place(edges, key)
-            if edges[place] == 0:
-                edges[place] = (key + np.uint64(1)) << np.uint64(32) | np.uint64(nodes)
+            slot = _find_slot(edges, key)
+            if edges[slot] == 0:
+                edges[slot] = (key + np.uint64(1)) << np.uint64(32) | np.uint64(nodes)
                 nodes += 1
-            node = np.int64(edges[place] & np.uint64(0xFFFFFFFF))
-        word_at[node] = word
-        start = ends[word]
-    return edges, word_at[:nodes].copy()
+            node = np.int64(edges[slot] & np.uint64(0xFFFFFFFF))
+        token_at[node] = token
+        start = ends[token]
+    return edges, token_at[:nodes].copy()
 
 
 @compiled
-def _find_foreign_chunks(text: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Start and end [n, 2] of the chunks that are not ASCII."""
+def _find_non_ascii_chunks(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the start and end [n, 2] of the non-ASCII chunks."""
     places = np.empty((64, 2), np.int64)
     found = 0
     start = 0
-    foreign = False
+    non_ascii = False
     for i in range(len(text) + 1):
         if i < len(text):
             character = text[i]
             if character >= 128:
-                foreign = True
+                non_ascii = True
                 continue
             if character != SPACE and character != LINE_FEED and character != TAB:
                 continue
-        if foreign:
+        if non_ascii:
             if found == len(places):
                 more = np.empty((2 * found, 2), np.int64)
                 more[:found] = places
                 places = more
             places[found, 0], places[found, 1] = start, i
             found += 1
-            foreign = False
+            non_ascii = False
         start = i + 1
     return places[:found].copy()
 
 
 @compiled_leaf
-def _put_pieces(
+def _append_wordpieces(
     part: NDArray[np.uint8],
     length: int,
     edges: NDArray[np.uint64],
-    word_at: NDArray[np.int32],
+    token_at: NDArray[np.int32],
     continuation: np.int64,
     unknown: int,
     tokens: NDArray[np.uint16],
     used: int,
 ) -> int:
-    """Greedy WordPiece of part[:length] into tokens[used:]; returns how many tokens are used then."""
-    if length > LONGEST_WORD:
+    """Append the greedy WordPiece tokens of part[:length] at tokens[used:]; return the new number of used tokens."""
+    if length > MAX_CHARACTERS_PER_WORD:
         tokens[used] = unknown
         return used + 1
     first = used
@@ -224,10 +228,11 @@ def _put_pieces(
             if node == NO_NODE:
                 break
             node = _child(edges, node, part[i])
-            if node != NO_NODE and word_at[node] != NO_WORD:
-                tokens[used] = word_at[node]
+            if node != NO_NODE and token_at[node] != NO_TOKEN:
+                tokens[used] = token_at[node]
                 end = i + 1
         if end == start:
+            # No token matches here: the reference replaces the whole part by one [UNK], also the pieces found so far.
             tokens[first] = unknown
             return first + 1
         used += 1
@@ -240,46 +245,46 @@ def _tokenize(
     text: NDArray[np.uint8],
     lines: int,
     edges: NDArray[np.uint64],
-    word_at: NDArray[np.int32],
+    token_at: NDArray[np.int32],
     unknown: int,
-    foreign: NDArray[np.int64],
-    numbers: NDArray[np.int64],
-    foreign_tokens: NDArray[np.uint16],
-    foreign_starts: NDArray[np.int64],
-    foreign_blank: NDArray[np.bool_],
+    non_ascii: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    non_ascii_tokens: NDArray[np.uint16],
+    non_ascii_starts: NDArray[np.int64],
+    non_ascii_blank: NDArray[np.bool_],
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens, sentence offsets and document offsets of a text whose foreign chunks are tokenized already."""
-    capacity = len(text) + 1
-    for number in numbers:
-        capacity += foreign_starts[number + 1] - foreign_starts[number]
+    """Return tokens, sentence offsets and document offsets of a text whose non-ASCII chunks are tokenized already."""
+    capacity = len(text) + 1  # an ASCII character makes at most one token
+    for index in indices:
+        capacity += non_ascii_starts[index + 1] - non_ascii_starts[index]
     tokens = np.empty(capacity, np.uint16)
     sentence_offsets = np.zeros(lines + 1, np.int64)
     document_offsets = np.zeros(lines + 1, np.int64)
-    used = sentences = documents = next_foreign = 0
-    continuation = _child(edges, ROOT, HASH)
+    used = sentences = documents = next_non_ascii = 0
+    continuation = _child(edges, ROOT, HASH)  # the node behind "##", where pieces inside a word begin
     if continuation != NO_NODE:
         continuation = _child(edges, continuation, HASH)
-    part = np.empty(LONGEST_WORD, np.uint8)
-    length = 0  # of the part so far, which may be longer than what is kept of it
+    part = np.empty(MAX_CHARACTERS_PER_WORD, np.uint8)
+    length = 0  # of the part so far; may exceed len(part), since such a part becomes [UNK] whatever its characters
     blank = True
     i = 0
     while i <= len(text):
-        if next_foreign < len(foreign) and foreign[next_foreign, 0] == i:
-            number = numbers[next_foreign]
-            for k in range(foreign_starts[number], foreign_starts[number + 1]):
-                tokens[used] = foreign_tokens[k]
+        if next_non_ascii < len(non_ascii) and non_ascii[next_non_ascii, 0] == i:
+            index = indices[next_non_ascii]
+            for k in range(non_ascii_starts[index], non_ascii_starts[index + 1]):
+                tokens[used] = non_ascii_tokens[k]
                 used += 1
-            blank &= foreign_blank[number]
-            i = foreign[next_foreign, 1]
-            next_foreign += 1
+            blank &= non_ascii_blank[index]
+            i = non_ascii[next_non_ascii, 1]
+            next_non_ascii += 1
             continue
         character = text[i] if i < len(text) else np.uint8(LINE_FEED)
         i += 1
         if character > SPACE:
-            kind = KINDS[character]
+            kind = ASCII_KINDS[character]
             if kind == LETTER:
-                if length < LONGEST_WORD:
-                    part[length] = LOWERED[character]
+                if length < MAX_CHARACTERS_PER_WORD:
+                    part[length] = ASCII_LOWER[character]
                 length += 1
                 blank = False
                 continue
@@ -287,16 +292,16 @@ def _tokenize(
             if kind == DROPPED:
                 continue
             if length > 0:
-                used = _put_pieces(part, length, edges, word_at, continuation, unknown, tokens, used)
+                used = _append_wordpieces(part, length, edges, token_at, continuation, unknown, tokens, used)
             part[0] = character
-            used = _put_pieces(part, 1, edges, word_at, continuation, unknown, tokens, used)
+            used = _append_wordpieces(part, 1, edges, token_at, continuation, unknown, tokens, used)
             length = 0
             continue
         if character != SPACE and character != LINE_FEED and character != TAB:
-            blank &= KINDS[character] == STRIPPED
+            blank &= ASCII_KINDS[character] == STRIPPED
             continue
         if length > 0:
-            used = _put_pieces(part, length, edges, word_at, continuation, unknown, tokens, used)
+            used = _append_wordpieces(part, length, edges, token_at, continuation, unknown, tokens, used)
             length = 0
         if character != LINE_FEED:
             continue

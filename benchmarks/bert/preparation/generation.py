@@ -1,4 +1,4 @@
-"""Sample generation from one text, compiled: bit for bit the samples of MLPerf's own generator.
+"""Sample generation from one text, compiled: bit-identical to the samples of MLPerf's reference generator.
 
 The algorithm is that of `reference`, step by step, with the same random draws in the same order. Documents,
 sentences and samples are slices of flat arrays here, and a pair of segments is copied once, into its sample.
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.preparation.documents import Documents
-from benchmarks.bert.preparation.mt19937 import State, draw_below, draw_float, shuffle, state_of
-from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings, masked_counts
+from benchmarks.bert.preparation.mt19937 import State, copy_state, draw_below, draw_float, shuffle
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS_PER_SAMPLE, GenerationSettings, masked_counts
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import FlatArrays, Samples, gather
 from podium.core.jit import compiled, compiled_leaf
@@ -23,11 +23,14 @@ NOT_MASKED = -1
 def generate_samples(
     documents: Documents, vocabulary: Vocabulary, settings: GenerationSettings | None = None
 ) -> Samples:
-    """Make the samples of one text's documents, of which there must be at least one, in the reference's order."""
+    """Generate the samples of one text, in the reference's order. `documents` must have at least one document.
+
+    Source: MLPerf Training reference, create_pretraining_data.
+    """
     settings = settings or GenerationSettings()
     assert len(documents) > 0, "a text has at least one document"
-    state = state_of(Random(settings.seed))
-    made = _make_samples(
+    state = copy_state(Random(settings.seed))
+    arrays = _make_samples(
         state,
         documents.tokens,
         documents.sentence_offsets,
@@ -39,16 +42,16 @@ def generate_samples(
         vocabulary.ids[CLASSIFICATION],
         vocabulary.ids[SEPARATOR],
         vocabulary.ids[MASK],
-        len(vocabulary.words),
+        len(vocabulary.tokens),
     )
-    order = np.arange(len(made[-1]))
+    order = np.arange(len(arrays[-1]))
     shuffle(state, order, len(order))
-    return gather(Samples(*made), order)
+    return gather(Samples(*arrays), order)
 
 
 @compiled
-def _with_room(array: NDArray[np.uint16], used: int, more: int) -> NDArray[np.uint16]:
-    """The array, or a copy of twice the size if `more` elements do not fit behind the used ones."""
+def _ensure_capacity(array: NDArray[np.uint16], used: int, more: int) -> NDArray[np.uint16]:
+    """Return the array, or a copy of twice its length if `more` elements do not fit after the `used` ones."""
     if used + more <= len(array):
         return array
     grown = np.empty(2 * len(array) + more, array.dtype)
@@ -57,8 +60,8 @@ def _with_room(array: NDArray[np.uint16], used: int, more: int) -> NDArray[np.ui
 
 
 @compiled_leaf
-def _end_of_chunk(sentence_offsets: NDArray[np.int64], start: int, last: int, target: int) -> int:
-    """Behind one sentence from `start`, and as many more before `last` as it takes to reach `target` tokens."""
+def _find_chunk_end(sentence_offsets: NDArray[np.int64], start: int, last: int, target: int) -> int:
+    """Return the end of a chunk of sentences from `start`: at least one, then more until `target` tokens or `last`."""
     end = start + 1
     while end < last and sentence_offsets[end] - sentence_offsets[start] < target:
         end += 1
@@ -72,13 +75,13 @@ def _mask(
     first_length: int,
     wanted: int,
     mask: int,
-    words: int,
+    vocabulary_size: int,
     candidates: NDArray[np.int64],
     originals: NDArray[np.int64],
 ) -> int:
-    """Mask `wanted` tokens of one sample in place, or all if it has fewer; returns how many.
+    """Mask `wanted` tokens of one sample in place, or all its text tokens if it has fewer; return how many.
 
-    `originals` has the token that stood at each masked position, else NOT_MASKED.
+    originals[position] becomes the token before masking, or NOT_MASKED. `candidates` is scratch space.
     """
     for position in range(len(tokens)):
         originals[position] = NOT_MASKED
@@ -96,7 +99,7 @@ def _mask(
         if draw_float(state) < 0.8:
             tokens[position] = mask
         elif draw_float(state) >= 0.5:
-            tokens[position] = draw_below(state, words)
+            tokens[position] = draw_below(state, vocabulary_size)
     return wanted
 
 
@@ -107,40 +110,40 @@ def _make_samples(
     sentence_offsets: NDArray[np.int64],
     document_offsets: NDArray[np.int64],
     duplicates: int,
-    longest: int,
+    max_length: int,
     short_probability: float,
     masked_counts: NDArray[np.int64],
     classification: int,
     separator: int,
     mask: int,
-    words: int,
+    vocabulary_size: int,
 ) -> FlatArrays:
-    """The arrays of `Samples`, in the order in which the samples are made."""
+    """Return the arrays of `Samples`, in the order in which the samples are generated."""
     documents = len(document_offsets) - 1
     order = np.arange(documents)
     shuffle(state, order, documents)
-    text_longest = longest - SPECIAL_TOKENS
+    max_text_length = max_length - SPECIAL_TOKENS_PER_SAMPLE
 
-    most = duplicates * (len(sentence_offsets) - 1)  # a sample uses up at least one sentence
-    out = np.empty(duplicates * len(tokens) + longest, np.uint16)
-    sample_offsets = np.zeros(most + 1, np.int64)
-    first_lengths = np.empty(most, np.uint16)
-    masked_positions = np.empty(len(out) // 4 + longest, np.uint16)
-    masked_tokens = np.empty(len(out) // 4 + longest, np.uint16)
-    masked_offsets = np.zeros(most + 1, np.int64)
-    labels = np.empty(most, np.uint8)
-    candidates = np.empty(longest, np.int64)
-    originals = np.empty(longest, np.int64)
+    max_samples = duplicates * (len(sentence_offsets) - 1)  # a sample uses up at least one sentence
+    out = np.empty(duplicates * len(tokens) + max_length, np.uint16)
+    sample_offsets = np.zeros(max_samples + 1, np.int64)
+    first_lengths = np.empty(max_samples, np.uint16)
+    masked_positions = np.empty(len(out) // 4 + max_length, np.uint16)
+    masked_tokens = np.empty(len(out) // 4 + max_length, np.uint16)
+    masked_offsets = np.zeros(max_samples + 1, np.int64)
+    labels = np.empty(max_samples, np.uint8)
+    candidates = np.empty(max_length, np.int64)
+    originals = np.empty(max_length, np.int64)
     samples = used = masked = 0
 
     for _ in range(duplicates):
         for place in range(documents):
             start, last = document_offsets[order[place]], document_offsets[order[place] + 1]
-            target = text_longest
+            target = max_text_length
             if draw_float(state) < short_probability:
-                target = 2 + draw_below(state, text_longest - 1)
+                target = 2 + draw_below(state, max_text_length - 1)
             while start < last:
-                end = _end_of_chunk(sentence_offsets, start, last, target)
+                end = _find_chunk_end(sentence_offsets, start, last, target)
                 first_end = start + 1
                 if end - start > 1:
                     first_end += draw_below(state, end - start - 1)
@@ -154,14 +157,15 @@ def _make_samples(
                             break
                     begin, close = document_offsets[order[other]], document_offsets[order[other] + 1]
                     begin += draw_below(state, close - begin)
-                    close = _end_of_chunk(sentence_offsets, begin, close, target - (first_to - first_from))
+                    close = _find_chunk_end(sentence_offsets, begin, close, target - (first_to - first_from))
                     second_from, second_to = sentence_offsets[begin], sentence_offsets[close]
                     start = first_end
                 else:
                     second_from, second_to = sentence_offsets[first_end], sentence_offsets[end]
                     start = end
 
-                for _ in range(first_to - first_from + second_to - second_from - text_longest):
+                for _ in range(first_to - first_from + second_to - second_from - max_text_length):
+                    # One draw per dropped token, before the side is chosen, as in the reference.
                     from_front = draw_float(state) < 0.5
                     if first_to - first_from > second_to - second_from:
                         if from_front:
@@ -173,7 +177,7 @@ def _make_samples(
                     else:
                         second_to -= 1
 
-                out = _with_room(out, used, longest)
+                out = _ensure_capacity(out, used, max_length)
                 first_length = first_to - first_from + 2
                 length = first_length + second_to - second_from + 1
                 sample = out[used : used + length]
@@ -182,9 +186,11 @@ def _make_samples(
                 sample[first_length - 1] = separator
                 sample[first_length : length - 1] = tokens[second_from:second_to]
                 sample[length - 1] = separator
-                count = _mask(state, sample, first_length, masked_counts[length], mask, words, candidates, originals)
-                masked_positions = _with_room(masked_positions, masked, count)
-                masked_tokens = _with_room(masked_tokens, masked, count)
+                count = _mask(
+                    state, sample, first_length, masked_counts[length], mask, vocabulary_size, candidates, originals
+                )
+                masked_positions = _ensure_capacity(masked_positions, masked, count)
+                masked_tokens = _ensure_capacity(masked_tokens, masked, count)
                 for position in range(length):
                     if originals[position] != NOT_MASKED:
                         masked_positions[masked] = position

@@ -1,8 +1,8 @@
-"""Sample generation step by step in plain Python: the reference that the compiled version is tested against.
+"""Sample generation in plain Python: the implementation that the compiled version is tested against.
 
 It is written for readability; `generation` makes the same samples many times faster. Source of the algorithm: MLPerf
-Training reference, create_pretraining_data. Every random draw, even one without a choice, is part of it: one draw
-more or less changes all samples that follow.
+Training reference, create_pretraining_data. Every random draw is part of it, even a draw with one possible result: one
+draw more or less changes all samples that follow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ DRAWS_FOR_ANOTHER_DOCUMENT = 10
 
 
 class _Pair(NamedTuple):
-    """Two segments of text before they are truncated, and whether the second one was drawn at random."""
+    """Two segments of text before truncation, and whether the second one was drawn at random."""
 
     first: Sentence
     second: Sentence
@@ -32,7 +32,7 @@ class _Pair(NamedTuple):
 
 
 class _Instance(NamedTuple):
-    """One sample, in small arrays so that a whole text of them fits into memory."""
+    """One sample as arrays of small integers, so that the samples of a whole text fit into memory."""
 
     token_ids: NDArray[np.uint16]
     first_segment_length: int
@@ -41,36 +41,36 @@ class _Instance(NamedTuple):
     random_next: bool
 
 
-def generate_literally(
+def generate_reference_samples(
     lines: Iterable[str],
     vocabulary: Vocabulary,
     settings: GenerationSettings | None = None,
     source: str = "the text",
 ) -> Samples:
-    """Make the samples of one text, in the reference's order.
+    """Generate the samples of one text in plain Python, in the reference's order.
 
-    `lines` hold one sentence each, with a blank line between documents. Raises WorkError, naming `source`, if no
-    line holds a token.
+    Each line is one sentence, and a blank line separates documents. Raises WorkError, naming `source`, if no line has
+    a token.
     """
     settings = settings or GenerationSettings()
     random = Random(settings.seed)
     documents = read_documents(lines, Tokenizer(vocabulary))
     if not documents:
-        raise WorkError(f"{source}: there is no document in it; give a text with one sentence a line")
+        raise WorkError(f"{source}: there is no document in it; give a text with one sentence per line")
     random.shuffle(documents)
     maker = _InstanceMaker(documents, vocabulary, settings, random)
     instances = [
         instance
         for _ in range(settings.duplicates)
         for number in range(len(documents))
-        for instance in maker.instances_of_document(number)
+        for instance in maker.make_instances(number)
     ]
     random.shuffle(instances)
     return _flatten(instances)
 
 
 def read_documents(lines: Iterable[str], tokenizer: Tokenizer) -> list[Document]:
-    """Tokenized documents in the order of the text; sentences and documents without a token are left out."""
+    """Tokenize documents, in the order of the text; leave out sentences and documents without a token."""
     documents: list[Document] = [[]]
     for line in lines:
         sentence = line.replace("\r", "").strip()
@@ -82,7 +82,7 @@ def read_documents(lines: Iterable[str], tokenizer: Tokenizer) -> list[Document]
 
 
 class _InstanceMaker:
-    """The steps from a document to its samples, which share one stream of random numbers."""
+    """Generator of the samples of a document; all documents share one stream of random numbers."""
 
     def __init__(
         self, documents: list[Document], vocabulary: Vocabulary, settings: GenerationSettings, random: Random
@@ -90,13 +90,13 @@ class _InstanceMaker:
         self._documents = documents
         self._settings = settings
         self._random = random
-        self._last_word = len(vocabulary.words) - 1
+        self._last_token = len(vocabulary.tokens) - 1
         self._classification = vocabulary.ids[CLASSIFICATION]
         self._separator = vocabulary.ids[SEPARATOR]
         self._mask = vocabulary.ids[MASK]
 
-    def instances_of_document(self, number: int) -> list[_Instance]:
-        """The samples of one pass over one document."""
+    def make_instances(self, number: int) -> list[_Instance]:
+        """Generate the samples of one pass over one document."""
         document = self._documents[number]
         target = self._draw_target_length()
         instances: list[_Instance] = []
@@ -115,7 +115,7 @@ class _InstanceMaker:
         return longest
 
     def _split_chunk(self, chunk: Sequence[Sentence], number: int, target: int) -> tuple[_Pair, int]:
-        """The pair made of a chunk, and how many of its sentences are used up: the others are put back."""
+        """Return a pair of segments and how many sentences of the chunk it uses; the next chunk begins behind them."""
         first_sentences = 1 if len(chunk) == 1 else self._random.randint(1, len(chunk) - 1)
         first = _join(chunk[:first_sentences])
         if len(chunk) == 1 or self._random.random() < 0.5:
@@ -124,7 +124,7 @@ class _InstanceMaker:
         return _Pair(first, _join(chunk[first_sentences:]), random_next=False), len(chunk)
 
     def _draw_random_next(self, number: int, target: int) -> Sentence:
-        """Text of another document, or of any if ten draws find no other: whole sentences up to the target."""
+        """Draw sentences of another document up to the target length; of any document if ten draws find no other."""
         other = number
         for _ in range(DRAWS_FOR_ANOTHER_DOCUMENT):
             other = self._random.randint(0, len(self._documents) - 1)
@@ -148,7 +148,7 @@ class _InstanceMaker:
         )
 
     def _truncate(self, first: Sentence, second: Sentence) -> tuple[Sentence, Sentence]:
-        """Drop tokens of the longer side (the second, if equal), from its front or its back, until both fit."""
+        """Drop tokens from the front or back of the longer segment (the second, if equal) until both fit."""
         cuts = ([0, len(first)], [0, len(second)])
         lengths = [len(first), len(second)]
         for _ in range(sum(lengths) - self._settings.max_text_tokens):
@@ -161,7 +161,7 @@ class _InstanceMaker:
         return first[slice(*cuts[0])], second[slice(*cuts[1])]
 
     def _mask_tokens(self, token_ids: list[int], first_segment_length: int) -> tuple[list[int], list[int]]:
-        """Mask in place; returns the masked positions, ascending, and the tokens that stood there."""
+        """Mask tokens in place; return the masked positions, ascending, and the original tokens there."""
         candidates = [*range(1, first_segment_length - 1), *range(first_segment_length, len(token_ids) - 1)]
         self._random.shuffle(candidates)
         wanted = max(1, round(self._settings.masked_lm_probability * len(token_ids)))
@@ -173,16 +173,16 @@ class _InstanceMaker:
         return positions, [originals[position] for position in positions]
 
     def _draw_replacement(self, token: int) -> int:
-        """[MASK] in 80 % of cases, the token itself in 10 %, any word of the vocabulary in 10 %."""
+        """Return [MASK] with probability 80 %, the token itself with 10 %, any token of the vocabulary with 10 %."""
         if self._random.random() < 0.8:
             return self._mask
         if self._random.random() < 0.5:
             return token
-        return self._random.randint(0, self._last_word)
+        return self._random.randint(0, self._last_token)
 
 
 def _take_chunk(document: Document, start: int, target: int) -> Sequence[Sentence]:
-    """At least one sentence, then as many more as it takes to reach the target length or the document's end."""
+    """Return at least one sentence, and more until the target length or the end of the document is reached."""
     length = 0
     for end in range(start, len(document)):
         length += len(document[end])

@@ -14,12 +14,13 @@ from pathlib import Path
 from podium.core.errors import UsageError
 from podium.core.files import read_bounded
 
-PAD, UNKNOWN, CLASSIFICATION, SEPARATOR, MASK = SPECIAL_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LARGEST_FILE = 64 << 20  # bytes of a vocabulary, which are a thousand a word; the published one has 231,508
-LARGEST_VOCABULARY = 65_535  # words that a vocabulary may have, so that an id fits into two bytes
+PAD, UNKNOWN, CLASSIFICATION, SEPARATOR, MASK = ALL_SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_FILE_BYTES = 64 << 20  # bytes of a vocabulary file, a thousand per token; the published file has 231,508 bytes
+MAX_VOCABULARY_SIZE = 65_535  # tokens of a vocabulary, so that an id fits into two bytes
 
-LONGEST_WORD = 200  # characters; a longer word becomes [UNK]
+MAX_CHARACTERS_PER_WORD = 200  # characters; a longer word becomes [UNK], as in the reference (max_input_chars_per_word)
 
+# The blocks of CJK ideographs in the reference's BasicTokenizer._is_chinese_char.
 _CJK_RANGES = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -34,21 +35,21 @@ _CJK_RANGES = (
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of a vocabulary; the id of a word is its line in the file, counted from 0."""
+    """The tokens of a WordPiece vocabulary. The id of a token is its line in the file, counted from 0."""
 
-    words: tuple[str, ...] = field(repr=False)
-    sha256: str  # of the bytes of the file, in hexadecimal
+    tokens: tuple[str, ...] = field(repr=False)
+    sha256: str  # SHA-256 of the file, in hexadecimal
 
     @cached_property
     def ids(self) -> Mapping[str, int]:
-        return {word: number for number, word in enumerate(self.words)}
+        return {token: number for number, token in enumerate(self.tokens)}
 
     @classmethod
     def read(cls, path: Path) -> "Vocabulary":
-        """Read a vocab.txt: UTF-8, one word a line. Raises UsageError for a file that cannot serve."""
-        advice = "give the vocab.txt of MLPerf's BERT (UTF-8, one word a line)"
+        """Read a vocab.txt: UTF-8, one token per line. Raises UsageError for a file that is no such vocabulary."""
+        advice = "give the vocab.txt of MLPerf's BERT (UTF-8, one token per line)"
         try:
-            content = read_bounded(path, LARGEST_FILE)
+            content = read_bounded(path, MAX_FILE_BYTES)
         except FileNotFoundError:
             raise UsageError(f"{path}: there is no such vocabulary file; {advice}") from None
         except OSError as error:
@@ -57,22 +58,22 @@ class Vocabulary:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: the vocabulary is not UTF-8 at byte {error.start}; {advice}") from error
-        words = tuple(line.strip() for line in text.removesuffix("\n").split("\n"))
-        _check_words(path, words, advice)
-        return cls(words, hashlib.sha256(content).hexdigest())
+        tokens = tuple(line.strip() for line in text.removesuffix("\n").split("\n"))
+        _check_tokens(path, tokens, advice)
+        return cls(tokens, hashlib.sha256(content).hexdigest())
 
 
-def _check_words(path: Path, words: tuple[str, ...], advice: str) -> None:
-    """Raise UsageError unless the words are distinct, not empty, not too many, and include the special ones."""
-    if len(words) > LARGEST_VOCABULARY:
-        found = f"{len(words)} words, and at most {LARGEST_VOCABULARY} are possible"
+def _check_tokens(path: Path, tokens: tuple[str, ...], advice: str) -> None:
+    """Raise UsageError unless the tokens are distinct, not empty, not too many, and include the special tokens."""
+    if len(tokens) > MAX_VOCABULARY_SIZE:
+        found = f"{len(tokens)} tokens, and at most {MAX_VOCABULARY_SIZE} are allowed"
         raise UsageError(f"{path}: the vocabulary has {found}; {advice}")
     first_lines: dict[str, int] = {}
-    for line, word in enumerate(words, start=1):
-        first = first_lines.setdefault(word, line)
+    for line, token in enumerate(tokens, start=1):
+        first = first_lines.setdefault(token, line)
         if first != line:
-            raise UsageError(f"{path}: lines {first} and {line} of the vocabulary are both {word!r}; {advice}")
-    missing = [word for word in SPECIAL_WORDS if word not in first_lines]
+            raise UsageError(f"{path}: lines {first} and {line} of the vocabulary are both {token!r}; {advice}")
+    missing = [token for token in ALL_SPECIAL_TOKENS if token not in first_lines]
     if missing:
         raise UsageError(f"{path}: the vocabulary lacks {' '.join(missing)}; {advice}")
     if "" in first_lines:
@@ -80,7 +81,7 @@ def _check_words(path: Path, words: tuple[str, ...], advice: str) -> None:
 
 
 class _CleaningTable(dict[int, str]):
-    """What each character becomes before a line is split into words, for str.translate; filled on demand."""
+    """Table for str.translate: the replacement of each character before a line is split into words; filled lazily."""
 
     def __missing__(self, code: int) -> str:
         self[code] = cleaned = _clean(chr(code))
@@ -88,7 +89,7 @@ class _CleaningTable(dict[int, str]):
 
 
 def _clean(character: str) -> str:
-    """Drop what is no text, turn white space into a space, and set a CJK character apart by spaces."""
+    """Return a character's replacement: nothing for control characters, a space for white space, spaces around CJK."""
     if character in "\t\n\r":
         return " "
     category = unicodedata.category(character)
@@ -101,18 +102,18 @@ def _clean(character: str) -> str:
     return character
 
 
-_CLEANED = _CleaningTable()
+_CLEANING_TABLE = _CleaningTable()
 
 
 def _is_punctuation(character: str) -> bool:
-    """Every ASCII symbol, also those that Unicode does not call punctuation ($, +, ~), and category P."""
+    """Whether a character is of Unicode category P or any ASCII symbol, also those outside of category P ($, +, ~)."""
     if character.isascii():
         return 33 <= ord(character) <= 126 and not character.isalnum()
     return unicodedata.category(character).startswith("P")
 
 
 def split_at_punctuation(word: str) -> list[str]:
-    """The parts of a word, where each punctuation character is a part of its own."""
+    """Split a word so that each punctuation character is a separate part."""
     parts: list[str] = []
     inside = False
     for character in word:
@@ -128,7 +129,7 @@ def split_at_punctuation(word: str) -> list[str]:
 
 
 class Tokenizer:
-    """Turns lines into token ids; remembers the pieces of each word that it has seen."""
+    """WordPiece tokenizer of lines; the tokens of each distinct word are cached."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = vocabulary.ids
@@ -136,25 +137,26 @@ class Tokenizer:
         self._seen: dict[str, tuple[int, ...]] = {}
 
     def tokenize(self, line: str) -> list[int]:
-        """The token ids of one line, without special tokens; empty if nothing of the line is text."""
+        """Return the token ids of one line, without special tokens; empty if the line has no text."""
         seen = self._seen
         tokens: list[int] = []
-        for word in line.translate(_CLEANED).split():
+        for word in line.translate(_CLEANING_TABLE).split():
             pieces = seen.get(word)
             if pieces is None:
-                pieces = seen[word] = self._pieces_of_word(word)
+                pieces = seen[word] = self._tokenize_word(word)
             tokens.extend(pieces)
         return tokens
 
-    def _pieces_of_word(self, word: str) -> tuple[int, ...]:
+    def _tokenize_word(self, word: str) -> tuple[int, ...]:
+        # Lower case first, then decompose and drop the accents (category Mn): the reference's order.
         decomposed = unicodedata.normalize("NFD", word.lower())
         without_accents = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
         parts = split_at_punctuation(without_accents)
-        return tuple(piece for part in parts for piece in self._pieces_of_part(part))
+        return tuple(piece for part in parts for piece in self._tokenize_part(part))
 
-    def _pieces_of_part(self, part: str) -> list[int]:
-        """Greedy WordPiece: the longest known beginning, then the longest known '##…', or [UNK] for it all."""
-        if len(part) > LONGEST_WORD:
+    def _tokenize_part(self, part: str) -> list[int]:
+        """Greedy WordPiece: the longest token at the start, then the longest '##' tokens; [UNK] if one is missing."""
+        if len(part) > MAX_CHARACTERS_PER_WORD:
             return [self._unknown]
         pieces: list[int] = []
         start = 0

@@ -173,7 +173,7 @@ def test_a_checkpoint_of_another_size_is_an_error_and_changes_no_weights(
 ) -> None:
     write_podium(tmp_path / "x.safetensors", weights_of(make_model(seed=1)))
     for model, message in (
-        (empty_model(small, vocabulary + 1), f"the checkpoint has {vocabulary} words, the vocabulary {vocabulary + 1}"),
+        (empty_model(small, vocabulary + 1), f"of {vocabulary} tokens, the vocabulary in use {vocabulary + 1}"),
         (empty_model(TINY, vocabulary), "the checkpoint is of size small, the model of size tiny"),
     ):
         before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -186,7 +186,7 @@ def test_a_checkpoint_with_a_nan_is_an_error(tmp_path: Path, make_model: Models)
     weights = weights_of(make_model())
     weights.tensors["pooler.bias"][0] = np.nan
     write_podium(tmp_path / "x.safetensors", weights)
-    with pytest.raises(WorkError, match=r"pooler\.bias has values that are infinite or no numbers, 1 in all"):
+    with pytest.raises(WorkError, match=r"pooler\.bias has values that are infinite or NaN, 1 in all"):
         load_checkpoint(make_model(), tmp_path / "x.safetensors")
 
 

@@ -975,7 +975,7 @@ def test_unusable_checkpoint_is_an_error_before_data_is_prepared(
         "missing": ("there is no such checkpoint; make one with `podium data checkpoint SOURCE OUT`", UsageError),
         "folder": ("is a folder; make one with `podium data checkpoint SOURCE OUT`", UsageError),
         "other": (
-            "is no checkpoint of Podium's; make one with `podium data checkpoint SOURCE OUT` from it",
+            "is not a Podium checkpoint; make one with `podium data checkpoint SOURCE OUT` from it",
             UsageError,
         ),
         "damaged": ("cannot be read as safetensors", WorkError),
@@ -999,12 +999,12 @@ def test_checkpoint_of_another_size_or_vocabulary_is_an_error(
 ) -> None:
     implementation()
     path = write_checkpoint(home / "x.safetensors", TINY, 12)
-    refused(open_config, path, UsageError, "the checkpoint has 12 words, the vocabulary ")
+    refused(open_config, path, UsageError, "the checkpoint has a vocabulary of 12 tokens, the vocabulary in use ")
     for name, text in (("text", "a b\nc\n\nd\ne\n"), ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")):
         (home / name).write_text(text, encoding="utf-8")
     own = DataSettings(text=(home / "text",), evaluation_text=home / "text", vocabulary=home / "vocab.txt")
     shutil.rmtree(no_data)
-    refused(open_config.model_copy(update={"data": own}), path, UsageError, "the vocabulary 7")
+    refused(open_config.model_copy(update={"data": own}), path, UsageError, "the vocabulary in use 7")
     assert not no_data.exists()  # known before samples are made
     large = open_config.model_copy(update={"size": LARGE.name})
     refused(large, path, UsageError, "the checkpoint is of size tiny, the model of size large")

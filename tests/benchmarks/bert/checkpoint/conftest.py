@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: a very small BERT, its weights, and real checkpoints of it by TensorFlow."""
+"""Fixtures of the checkpoint tests: a very small BERT, its weights, and real TensorFlow checkpoints of it."""
 
 import shutil
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Tensors = dict[str, NDArray[np.float32]]
 
 @pytest.fixture(autouse=True)
 def size(monkeypatch: pytest.MonkeyPatch) -> Size:
-    """The size of the checkpoints in fixture/, known like the others in these tests."""
+    """The model size of the checkpoints in fixture/, registered in SIZES for these tests."""
     monkeypatch.setitem(SIZES, SIZE.name, SIZE)
     return SIZE
 
@@ -35,14 +35,14 @@ def vocabulary() -> int:
 
 @pytest.fixture
 def reference_weights() -> Tensors:
-    """What fixture/make.py put into the checkpoints, by the reference's names."""
+    """The weights that fixture/make.py wrote to the checkpoints, under the reference's names."""
     random = np.random.default_rng(20)
     return {name: random.standard_normal(shape, np.float32) for name, shape in SIZE.tensors(VOCABULARY).items()}
 
 
 @pytest.fixture
 def weights() -> Weights:
-    """Other weights, by the project's names."""
+    """Other weights, under Podium's names."""
     random = np.random.default_rng(21)
     shapes = podium_shapes(SIZE, VOCABULARY)
     return Weights(SIZE, VOCABULARY, {name: random.standard_normal(shapes[name], np.float32) for name in shapes})
@@ -50,14 +50,14 @@ def weights() -> Weights:
 
 @pytest.fixture
 def huggingface_tensors(weights: Weights) -> Tensors:
-    """The same by Hugging Face's names."""
+    """The values of `weights` under Hugging Face's names."""
     parts = huggingface_parts(SIZE, VOCABULARY)
-    return {part.name: weights.tensors[part.podium][part.rows].copy() for part in parts}
+    return {part.name: weights.tensors[part.podium_name][part.rows].copy() for part in parts}
 
 
 @pytest.fixture
 def tensorflow(tmp_path: Path) -> Callable[[str], Path]:
-    """Name → the prefix of a copy of that checkpoint of fixture/, alone in its folder."""
+    """Function that copies a checkpoint of fixture/ to an empty folder and returns the prefix of the copy."""
 
     def copy(name: str = "model.ckpt-28252") -> Path:
         folder = tmp_path / "tensorflow"

@@ -1,4 +1,4 @@
-"""Conversion: what a path names, every way to the bit, and nothing written where something is wrong."""
+"""Conversion of checkpoints: detection of formats, bit-exact conversion in all directions, and errors."""
 
 import hashlib
 from collections.abc import Callable
@@ -8,32 +8,32 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.bert.checkpoint import convert as conversion
+from benchmarks.bert.checkpoint import convert as convert_module
 from benchmarks.bert.checkpoint.convert import convert, open_checkpoint
-from benchmarks.bert.checkpoint.huggingface import write_huggingface
-from benchmarks.bert.checkpoint.podium import write_podium
+from benchmarks.bert.checkpoint.huggingface import write_huggingface_checkpoint
+from benchmarks.bert.checkpoint.podium import write_podium_checkpoint
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
 from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, write_safetensors
 from benchmarks.bert.sizes import LARGE, SIZES, TINY, Size
 from podium.core.errors import PodiumError, UsageError, WorkError
 
-Copy = Callable[..., Path]
+CopyFixture = Callable[..., Path]
 Tensors = dict[str, NDArray[np.float32]]
 
 
 @pytest.mark.parametrize("name", ["model.ckpt-28252", "split.ckpt-7"])
-def test_a_real_tensorflow_checkpoint_becomes_podium_s(
-    tmp_path: Path, tensorflow: Copy, reference_weights: Tensors, size: Size, name: str
+def test_tensorflow_checkpoint_is_converted_bit_for_bit(
+    tmp_path: Path, tensorflow: CopyFixture, reference_weights: Tensors, size: Size, name: str
 ) -> None:
-    out, told = tmp_path / "new" / "x.safetensors", list[tuple[int, int]]()
-    done = convert(tensorflow(name), out, on_tensor=lambda number, total: told.append((number, total)))
+    out, progress = tmp_path / "new" / "x.safetensors", list[tuple[int, int]]()
+    done = convert(tensorflow(name), out, on_tensor=lambda number, total: progress.append((number, total)))
     found, reference = SafetensorsFile(out), reference_weights
     layer = "bert/encoder/layer_0"
     three = [reference[f"{layer}/attention/self/{part}/kernel"].T for part in ("query", "key", "value")]
     assert np.array_equal(found.read("layers.0.qkv.weight"), np.concatenate(three))
     biases = [reference[f"{layer}/attention/self/{part}/bias"] for part in ("query", "key", "value")]
     assert np.array_equal(found.read("layers.0.qkv.bias"), np.concatenate(biases))
-    for ours, theirs in {
+    for podium_name, expected in {
         "embeddings.word.weight": reference["bert/embeddings/word_embeddings"],
         "embeddings.position.weight": reference["bert/embeddings/position_embeddings"],
         "embeddings.segment.weight": reference["bert/embeddings/token_type_embeddings"],
@@ -59,7 +59,7 @@ def test_a_real_tensorflow_checkpoint_becomes_podium_s(
         "next_sentence.weight": reference["cls/seq_relationship/output_weights"],
         "next_sentence.bias": reference["cls/seq_relationship/output_bias"],
     }.items():
-        assert found.read(ours).tobytes() == theirs.tobytes(), ours
+        assert found.read(podium_name).tobytes() == expected.tobytes(), podium_name
     assert len(found.names) == 26
     assert found.metadata == {
         "format": "podium-checkpoint",
@@ -67,14 +67,14 @@ def test_a_real_tensorflow_checkpoint_becomes_podium_s(
         "size": "fixture",
         "vocabulary": "31",
     }
-    assert (done.size, done.vocabulary, done.tensors, done.official) == (size, 31, 30, False)
+    assert (done.size, done.vocabulary_size, done.tensors, done.official) == (size, 31, 30, False)
     assert done.parameters == sum(values.size for values in reference.values()) == size.parameters(31)
     assert (done.file, done.sha256) == (out, hashlib.sha256(out.read_bytes()).hexdigest())
-    assert told == [(number, 30) for number in range(1, 31)]
+    assert progress == [(number, 30) for number in range(1, 31)]
     assert [path.name for path in out.parent.iterdir()] == ["x.safetensors"]
 
 
-def test_every_way_leads_to_the_same_file(tmp_path: Path, tensorflow: Copy) -> None:
+def test_conversions_through_all_formats_give_the_same_file(tmp_path: Path, tensorflow: CopyFixture) -> None:
     first = convert(tensorflow(), tmp_path / "a.safetensors")
     away = convert(first.file, tmp_path / "hf", to="huggingface")
     assert away.file == tmp_path / "hf" / "model.safetensors"
@@ -87,7 +87,7 @@ def test_every_way_leads_to_the_same_file(tmp_path: Path, tensorflow: Copy) -> N
 
 
 @pytest.mark.parametrize("ending", ["", ".index", ".data-00000-of-00001"])
-def test_a_tensorflow_checkpoint_is_named_in_many_ways(tensorflow: Copy, ending: str) -> None:
+def test_tensorflow_checkpoint_is_found_by_prefix_file_or_folder(tensorflow: CopyFixture, ending: str) -> None:
     prefix = tensorflow()
     for source in (prefix.with_name(prefix.name + ending), prefix.parent):
         kind, checkpoint, _ = open_checkpoint(source)
@@ -95,9 +95,9 @@ def test_a_tensorflow_checkpoint_is_named_in_many_ways(tensorflow: Copy, ending:
         assert checkpoint.path == prefix
 
 
-def test_what_a_path_names_is_told(tmp_path: Path, weights: Weights) -> None:
-    write_podium(tmp_path / "x.safetensors", weights)
-    write_huggingface(tmp_path / "hf", weights)
+def test_kind_of_checkpoint_is_detected(tmp_path: Path, weights: Weights) -> None:
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights)
+    write_huggingface_checkpoint(tmp_path / "hf", weights)
     kinds = [open_checkpoint(tmp_path / name)[0] for name in ("x.safetensors", "hf", "hf/model.safetensors")]
     assert kinds == ["Podium's checkpoint", "Hugging Face's folder", "Hugging Face's file"]
 
@@ -105,8 +105,8 @@ def test_what_a_path_names_is_told(tmp_path: Path, weights: Weights) -> None:
 # Wrong sources
 
 
-def refused(source: Path, error: type[PodiumError], size: Size | None = None) -> str:
-    """The sentence; nothing is written."""
+def error_of(source: Path, error: type[PodiumError], size: Size | None = None) -> str:
+    """Return the error message of a conversion; check that nothing is written."""
     out = source.parent / "out" / "x.safetensors"
     with pytest.raises(error) as caught:
         convert(source, out, size=size)
@@ -115,54 +115,54 @@ def refused(source: Path, error: type[PodiumError], size: Size | None = None) ->
     return str(caught.value)
 
 
-def test_a_path_that_names_no_checkpoint_is_refused(tmp_path: Path, tensorflow: Copy) -> None:
+def test_path_without_a_checkpoint_is_an_error(tmp_path: Path, tensorflow: CopyFixture) -> None:
     prefix = tensorflow()
-    assert refused(tmp_path / "none", UsageError).startswith(f"{tmp_path}/none: there is no such checkpoint; allowed ")
+    assert error_of(tmp_path / "none", UsageError).startswith(f"{tmp_path}/none: there is no such checkpoint; allowed ")
     (tmp_path / "text").touch()
-    assert "text: is no checkpoint that is known by its name; allowed are" in refused(tmp_path / "text", UsageError)
+    assert "text: is not a recognised checkpoint; allowed are" in error_of(tmp_path / "text", UsageError)
     (tmp_path / "empty").mkdir()
-    assert "empty: there is neither model.safetensors nor" in refused(tmp_path / "empty", UsageError)
+    assert "empty: has neither model.safetensors nor" in error_of(tmp_path / "empty", UsageError)
     (prefix.parent / "other.index").touch()
-    words = refused(prefix.parent, UsageError)
-    assert words.endswith("several TensorFlow checkpoints in it, model.ckpt-28252, other; name one by its prefix")
+    message = error_of(prefix.parent, UsageError)
+    assert message.endswith("in this folder, model.ckpt-28252, other; give the prefix of one")
     prefix.with_name(f"{prefix.name}.index").unlink()
-    assert refused(prefix, UsageError).startswith(
+    assert error_of(prefix, UsageError).startswith(
         f"{prefix}.index: there is no such file; name a checkpoint by its pre"
     )
 
 
-def test_a_folder_as_a_file_is_refused(tmp_path: Path) -> None:
+def test_folder_with_a_file_suffix_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").mkdir()
-    assert "there is neither model.safetensors" in refused(tmp_path / "x.safetensors", UsageError)
+    assert "has neither model.safetensors" in error_of(tmp_path / "x.safetensors", UsageError)
 
 
-def test_damage_is_told_and_nothing_written(tensorflow: Copy) -> None:
+def test_damaged_checkpoint_is_an_error_and_nothing_is_written(tensorflow: CopyFixture) -> None:
     prefix = tensorflow()
     (data,) = TensorFlowCheckpoint(prefix).shards
     content = bytearray(data.read_bytes())
     content[4] ^= 1
     data.write_bytes(content)
-    assert "do not have their checksum" in refused(prefix, WorkError)
+    assert "do not match their checksum" in error_of(prefix, WorkError)
     data.write_bytes(content[:-2000])
-    assert "ends at byte" in refused(prefix, WorkError)
+    assert "ends at byte" in error_of(prefix, WorkError)
 
 
-def test_another_size_than_asked_for_is_refused(tensorflow: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_size_than_requested_is_an_error(tensorflow: CopyFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = tensorflow()
-    assert refused(prefix, UsageError, size=TINY) == (
-        f"{prefix}: its encoder is of 1 × 8 (layers × width), size fixture; size tiny was asked for, which is 2 × 128"
+    assert error_of(prefix, UsageError, size=TINY) == (
+        f"{prefix}: its encoder is of 1 × 8 (layers × width), size fixture; size tiny was requested, which is 2 × 128"
     )
     monkeypatch.delitem(SIZES, "fixture")
-    assert refused(prefix, UsageError) == (
+    assert error_of(prefix, UsageError) == (
         f"{prefix}: its encoder is of 1 × 8 (layers × width); the sizes are large 24 × 1024, tiny 2 × 128"
     )
-    assert refused(prefix, UsageError, size=LARGE).endswith("size large was asked for, which is 24 × 1024")
+    assert error_of(prefix, UsageError, size=LARGE).endswith("size large was requested, which is 24 × 1024")
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        ({"bert.pooler.dense.bias": None}, "lacks bert.pooler.dense.bias of the 30 tensors of size fixture; a whole"),
+        ({"bert.pooler.dense.bias": None}, "lacks bert.pooler.dense.bias of the 30 tensors of size fixture; use a"),
         (
             {f"cls.seq_relationship.{word}": None for word in ("weight", "bias")}
             | {f"cls.predictions.transform.dense.{word}": None for word in ("weight", "bias")},
@@ -180,11 +180,11 @@ def test_another_size_than_asked_for_is_refused(tensorflow: Copy, monkeypatch: p
         ({"bert.embeddings.word_embeddings.weight": None}, "lacks bert.embeddings.word_embeddings.weight, so it is no"),
         ({"bert.embeddings.word_embeddings.weight": (31,)}, "is [31], allowed is [vocabulary, hidden]"),
         ({"bert.encoder.layer.1.output.dense.bias": (8,)}, "its encoder is of 2 × 8"),
-        ({"more": (1,)}, "holds more, which a BERT for pre-training of this size does not have"),
+        ({"more": (1,)}, "has more, which a BERT for pre-training of this size does not have"),
     ],
 )
-def test_a_tensor_that_is_missing_or_of_another_shape_is_named(
-    tmp_path: Path, huggingface_tensors: Tensors, change: dict[str, tuple[int, ...] | None], words: str
+def test_missing_or_misshapen_tensor_is_reported(
+    tmp_path: Path, huggingface_tensors: Tensors, change: dict[str, tuple[int, ...] | None], message: str
 ) -> None:
     tensors = dict(huggingface_tensors)
     for name, shape in change.items():
@@ -192,34 +192,36 @@ def test_a_tensor_that_is_missing_or_of_another_shape_is_named(
         if shape is not None:
             tensors[name] = np.zeros(shape, np.float32)
     write_safetensors(tmp_path / "x.safetensors", tensors, {"format": "pt"})
-    kind = UsageError if "encoder is of" in words else WorkError
-    assert words in refused(tmp_path / "x.safetensors", kind)
+    kind = UsageError if "encoder is of" in message else WorkError
+    assert message in error_of(tmp_path / "x.safetensors", kind)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_no_number_is_refused(tmp_path: Path, huggingface_tensors: Tensors, value: float) -> None:
+def test_value_that_is_not_finite_is_an_error(tmp_path: Path, huggingface_tensors: Tensors, value: float) -> None:
     huggingface_tensors["bert.encoder.layer.0.attention.self.value.weight"][-1, -1] = value
     write_safetensors(tmp_path / "x.safetensors", huggingface_tensors, {"format": "pt"})
-    words = "self.value.weight has values that are infinite or no numbers, 1 in all; use another"
-    assert refused(tmp_path / "x.safetensors", WorkError).endswith(words)
+    message = "self.value.weight has values that are infinite or NaN, 1 in all; use another checkpoint"
+    assert error_of(tmp_path / "x.safetensors", WorkError).endswith(message)
 
 
-# Wrong places
+# Wrong output paths
 
 
-def test_a_place_that_does_not_fit_is_refused_before_the_work(tmp_path: Path) -> None:
+def test_invalid_output_path_is_an_error_before_reading(tmp_path: Path) -> None:
     source = tmp_path / "none"
-    with pytest.raises(UsageError, match=r"out: a file is written, and its name ends in \.safetensors; name one"):
+    with pytest.raises(UsageError, match=r"out: the output is a file; give a file name that ends in \.safetensors"):
         convert(source, tmp_path / "out")
     (tmp_path / "x.safetensors").mkdir()
-    with pytest.raises(UsageError, match=r"a file is written, and its name ends in \.safetensors; name one"):
+    with pytest.raises(UsageError, match=r"the output is a file; give a file name that ends in \.safetensors"):
         convert(source, tmp_path / "x.safetensors")
-    with pytest.raises(UsageError, match="with --to huggingface a folder is written; name one"):
+    with pytest.raises(UsageError, match="--to huggingface writes a folder; give the name of a folder"):
         convert(source, tmp_path / "y.safetensors", to="huggingface")
 
 
 @pytest.mark.parametrize("to", ["podium", "huggingface"])
-def test_a_full_disk_leaves_nothing(tensorflow: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str) -> None:
+def test_full_disk_leaves_no_partial_file(
+    tensorflow: CopyFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -232,21 +234,24 @@ def test_a_full_disk_leaves_nothing(tensorflow: Copy, tmp_path: Path, monkeypatc
     assert list((tmp_path / "out").iterdir()) == []
 
 
-# Whether it is MLPerf's
+# Recognition of MLPerf's checkpoint
 
 
-def test_mlperf_s_own_checkpoint_is_known_by_size_and_md5(
-    tensorflow: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_mlperf_checkpoint_is_recognised_by_size_and_md5(
+    tensorflow: CopyFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (conversion.OFFICIAL_BYTES, conversion.OFFICIAL_MD5) == (4_034_713_312, "50797acd537880bfb5a7ade80d976129")
+    assert (convert_module.OFFICIAL_BYTES, convert_module.OFFICIAL_MD5) == (
+        4_034_713_312,
+        "50797acd537880bfb5a7ade80d976129",
+    )
     prefix = tensorflow()
     content = TensorFlowCheckpoint(prefix).shards[0].read_bytes()
-    monkeypatch.setattr(conversion, "OFFICIAL_BYTES", len(content))
+    monkeypatch.setattr(convert_module, "OFFICIAL_BYTES", len(content))
     assert not convert(prefix, tmp_path / "x.safetensors").official
-    monkeypatch.setattr(conversion, "OFFICIAL_MD5", hashlib.md5(content).hexdigest())
+    monkeypatch.setattr(convert_module, "OFFICIAL_MD5", hashlib.md5(content).hexdigest())
     done = convert(prefix, tmp_path / "x.safetensors")
     assert done.official
     assert not convert(done.file, tmp_path / "y.safetensors").official
-    monkeypatch.setattr(conversion, "OFFICIAL_BYTES", len(content) + 1)
-    monkeypatch.setattr(hashlib, "file_digest", None)  # not even asked for
-    assert not conversion.is_official(TensorFlowCheckpoint(prefix).shards)
+    monkeypatch.setattr(convert_module, "OFFICIAL_BYTES", len(content) + 1)
+    monkeypatch.setattr(hashlib, "file_digest", None)  # must not be called
+    assert not convert_module.is_official(TensorFlowCheckpoint(prefix).shards)

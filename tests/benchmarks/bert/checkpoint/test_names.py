@@ -1,4 +1,4 @@
-"""The table of names: every tensor once, in three layouts."""
+"""The tables of tensor names: every tensor exactly once, in three layouts."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def part(parts: list[Part], name: str) -> Part:
     return next(part for part in parts if part.name == name)
 
 
-def test_kernels_are_turned_over_and_queries_keys_and_values_are_one(size: Size) -> None:
+def test_kernels_are_transposed_and_query_key_value_are_joined(size: Size) -> None:
     parts = tensorflow_parts(size, 31)
     assert part(parts, "bert/encoder/layer_0/attention/self/value/kernel") == Part(
         "bert/encoder/layer_0/attention/self/value/kernel", (8, 8), "layers.0.qkv.weight", slice(16, 24), True
@@ -39,24 +39,24 @@ def test_kernels_are_turned_over_and_queries_keys_and_values_are_one(size: Size)
 
 
 @pytest.mark.parametrize("layout", [TENSORFLOW, HUGGINGFACE, PODIUM], ids=["tensorflow", "huggingface", "podium"])
-@pytest.mark.parametrize("of", [LARGE, TINY], ids=lambda size: size.name)
-def test_every_row_of_every_tensor_is_named_once(layout: Layout, of: Size) -> None:
-    shapes, parts = podium_shapes(of, 100), layout.parts(of, 100)
+@pytest.mark.parametrize("model_size", [LARGE, TINY], ids=lambda size: size.name)
+def test_every_row_of_every_tensor_belongs_to_one_part(layout: Layout, model_size: Size) -> None:
+    shapes, parts = podium_shapes(model_size, 100), layout.parts(model_size, 100)
     assert len({part.name for part in parts}) == len(parts)
     rows = {name: [0] * shape[0] for name, shape in shapes.items()}
     for one in parts:
-        own = one.shape[::-1] if one.transposed else one.shape
-        covered = range(shapes[one.podium][0])[one.rows]
-        assert own == (len(covered), *shapes[one.podium][1:]), one.name
+        podium_shape = one.shape[::-1] if one.transposed else one.shape
+        covered = range(shapes[one.podium_name][0])[one.rows]
+        assert podium_shape == (len(covered), *shapes[one.podium_name][1:]), one.name
         for row in covered:
-            rows[one.podium][row] += 1
+            rows[one.podium_name][row] += 1
     assert all(count == 1 for counts in rows.values() for count in counts)
     numbers = {int(found[1]) for found in (layout.layer.match(one.name) for one in parts) if found}
-    assert numbers == set(range(of.layers))
-    assert next(one.podium for one in parts if one.name == layout.words) == "embeddings.word.weight"
+    assert numbers == set(range(model_size.layers))
+    assert next(one.podium_name for one in parts if one.name == layout.word_embeddings) == "embeddings.word.weight"
 
 
-def test_large_has_the_reference_s_tensors() -> None:
+def test_large_has_the_tensors_of_the_reference() -> None:
     parts = tensorflow_parts(LARGE, 30_522)
     assert {part.name: part.shape for part in parts} == LARGE.tensors(30_522)
     assert len(parts) == len(huggingface_parts(LARGE, 30_522)) == 398

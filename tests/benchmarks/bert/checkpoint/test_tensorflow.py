@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoints: real ones are read to the bit, and whatever is wrong with one is a sentence."""
+"""TensorFlow checkpoints: real ones are read bit for bit, and every kind of damage is an error."""
 
 import struct
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
 from podium.core.errors import PodiumError, UsageError, WorkError
 
-Copy = Callable[..., Path]
+CopyFixture = Callable[..., Path]
 
 
 @pytest.mark.parametrize("name", ["model.ckpt-28252", "split.ckpt-7"])
-def test_a_real_checkpoint_is_read_to_the_bit(
-    tensorflow: Copy, reference_weights: dict[str, NDArray[np.float32]], name: str
+def test_real_checkpoint_is_read_bit_for_bit(
+    tensorflow: CopyFixture, reference_weights: dict[str, NDArray[np.float32]], name: str
 ) -> None:
     checkpoint = TensorFlowCheckpoint(tensorflow(name))
     assert set(reference_weights) < set(checkpoint.names)
@@ -29,14 +29,14 @@ def test_a_real_checkpoint_is_read_to_the_bit(
     assert len(checkpoint.shards) == (1 if name.startswith("model") else 3)
 
 
-def test_slots_and_the_step_are_there_and_only_looked_at_when_asked_for(tensorflow: Copy) -> None:
+def test_optimizer_slots_and_step_are_listed_and_read_on_request(tensorflow: CopyFixture) -> None:
     checkpoint = TensorFlowCheckpoint(tensorflow())
     assert np.all(checkpoint.read("bert/pooler/dense/kernel/LAMB_1") == 7)
     with pytest.raises(WorkError, match=r"\.index: global_step has TensorFlow's data type 9, allowed is 1 \(float32\)"):
         checkpoint.read("global_step")
 
 
-def test_a_variable_in_slices_is_refused(tensorflow: Copy) -> None:
+def test_partitioned_variable_is_an_error(tensorflow: CopyFixture) -> None:
     with pytest.raises(WorkError, match="sliced is saved in slices; save it as one variable"):
         TensorFlowCheckpoint(tensorflow("split.ckpt-7")).shape("sliced")
 
@@ -51,7 +51,7 @@ def read_all(prefix: Path) -> None:
             checkpoint.read(name)
 
 
-def test_every_flipped_byte_of_the_index_is_noticed(tensorflow: Copy) -> None:
+def test_every_flipped_byte_of_the_index_is_detected(tensorflow: CopyFixture) -> None:
     prefix = tensorflow()
     path = prefix.with_name(f"{prefix.name}.index")
     content = path.read_bytes()
@@ -64,13 +64,13 @@ def test_every_flipped_byte_of_the_index_is_noticed(tensorflow: Copy) -> None:
             read_all(prefix)
         except PodiumError as error:
             assert str(path) in str(error)
-        else:  # what nothing is read from: the meta-index block, which is empty, its handle, and padding
+        else:  # bytes that are never read: the empty meta-index block, its handle, and padding
             assert at < handles
-            assert is_unused(content, at), at
+            assert is_unused_byte(content, at), at
 
 
-def is_unused(content: bytes, at: int) -> bool:
-    """Whether a byte lies in the block of the meta-index or, in the footer, outside of the index block's handle."""
+def is_unused_byte(content: bytes, at: int) -> bool:
+    """Whether a byte is in the meta-index block or, in the footer, outside of the handle of the index block."""
     footer = content[-48:]
     ends = [place for place in range(40) if footer[place] < 0x80]  # the last byte of each number
     meta_offset = sum((byte & 0x7F) << 7 * shift for shift, byte in enumerate(footer[: ends[0] + 1]))
@@ -80,32 +80,34 @@ def is_unused(content: bytes, at: int) -> bool:
     return in_meta or 0 <= in_footer <= ends[1] or ends[3] < in_footer < 40
 
 
-def test_an_index_cut_off_anywhere_is_refused(tensorflow: Copy) -> None:
+def test_truncated_index_is_an_error(tensorflow: CopyFixture) -> None:
     prefix = tensorflow()
     path = prefix.with_name(f"{prefix.name}.index")
     content = path.read_bytes()
     for length in [*range(0, len(content), 37), len(content) - 1]:
         path.write_bytes(content[:length])
-        with pytest.raises(WorkError, match=r"\.index: is damaged or no TensorFlow checkpoint: it does not end with"):
+        with pytest.raises(
+            WorkError, match=r"\.index: is damaged or not a TensorFlow checkpoint: it does not end with"
+        ):
             read_all(prefix)
 
 
-def test_every_flipped_byte_of_the_data_is_noticed(tensorflow: Copy) -> None:
+def test_flipped_bytes_of_the_data_are_detected(tensorflow: CopyFixture) -> None:
     prefix = tensorflow()
     (path,) = TensorFlowCheckpoint(prefix).shards
     content = path.read_bytes()
-    checked = len(content) - 8  # the last is global_step
+    checked = len(content) - 8  # the last 8 bytes are global_step, which is not read
     assert content[checked:] == struct.pack("<q", 28252)
     for at in range(0, checked, 101):
         broken = bytearray(content)
         broken[at] ^= 1
         path.write_bytes(broken)
-        with pytest.raises(WorkError, match=f"{path.name}: the bytes of .* do not have their checksum; copy it again"):
+        with pytest.raises(WorkError, match=f"{path.name}: the bytes of .* do not match their checksum; copy it again"):
             read_all(prefix)
 
 
 @pytest.mark.parametrize(("name", "shard"), [("model.ckpt-28252", 0), ("split.ckpt-7", 1), ("split.ckpt-7", 2)])
-def test_data_cut_off_are_refused_before_anything_is_read(tensorflow: Copy, name: str, shard: int) -> None:
+def test_truncated_data_is_an_error_before_reading(tensorflow: CopyFixture, name: str, shard: int) -> None:
     prefix = tensorflow(name)
     path = TensorFlowCheckpoint(prefix).shards[shard]
     path.write_bytes(path.read_bytes()[:1000])
@@ -116,7 +118,7 @@ def test_data_cut_off_are_refused_before_anything_is_read(tensorflow: Copy, name
             checkpoint.shape(tensor)
 
 
-def test_data_cut_off_while_they_are_read_are_a_sentence(tensorflow: Copy) -> None:
+def test_data_truncated_while_reading_is_an_error(tensorflow: CopyFixture) -> None:
     checkpoint = TensorFlowCheckpoint(tensorflow())
     checkpoint.shape("cls/seq_relationship/output_weights")
     checkpoint.shards[0].write_bytes(b"\0" * 16)
@@ -128,7 +130,7 @@ def test_data_cut_off_while_they_are_read_are_a_sentence(tensorflow: Copy) -> No
 
 
 @pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
-def test_a_missing_file_is_named(tensorflow: Copy, ending: str) -> None:
+def test_missing_file_is_an_error(tensorflow: CopyFixture, ending: str) -> None:
     prefix = tensorflow()
     path = prefix.with_name(f"{prefix.name}.{ending}")
     path.unlink()
@@ -149,7 +151,7 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """A field of a protocol buffer: a varint, or bytes with their length."""
+    """Encode a field of a protocol buffer: a varint, or bytes with their length."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     return varint(number << 3 | 2) + varint(len(value)) + value
@@ -190,28 +192,28 @@ def sealed(content: bytes, kind: int = 0) -> bytes:
 
 
 def table(data: bytes, handle: bytes | None = None) -> bytes:
-    """A table of one data block."""
+    """Return a LevelDB table with one data block."""
     handle = varint(0) + varint(len(data) - 5) if handle is None else handle
     index = block([(b"\xff", handle)])
     footer = (varint(0) * 2 + varint(len(data)) + varint(len(index) - 5)).ljust(40, b"\0")
     return data + index + footer + struct.pack("<Q", 0xDB4775248B80FB57)
 
 
-def opened(tmp_path: Path, index: bytes, data: bytes = DATA) -> TensorFlowCheckpoint:
+def open_made(tmp_path: Path, index: bytes, data: bytes = DATA) -> TensorFlowCheckpoint:
     (tmp_path / "made.index").write_bytes(index)
     (tmp_path / "made.data-00000-of-00001").write_bytes(data)
     return TensorFlowCheckpoint(tmp_path / "made")
 
 
-def test_an_index_made_here_is_read(tmp_path: Path) -> None:
-    """Otherwise the tests below would prove nothing."""
-    checkpoint = opened(tmp_path, table(block([(b"", HEADER), (b"a", entry())])))
+def test_index_made_by_these_helpers_is_read(tmp_path: Path) -> None:
+    """The tests below change this index, so it must be valid."""
+    checkpoint = open_made(tmp_path, table(block([(b"", HEADER), (b"a", entry())])))
     assert checkpoint.names == ["a"]
     assert checkpoint.read("a").tolist() == [1.5, -2.5]
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         (entry(dtype=2), "a has TensorFlow's data type 2, allowed is 1"),
         (entry(shape=(3,)), r"a has the shape \[3\] in 8 bytes"),
@@ -219,20 +221,20 @@ def test_an_index_made_here_is_read(tmp_path: Path) -> None:
         (entry(shape=(-1, -2)), r"a has the shape \[-1, -2\] in 8 bytes"),
         (entry(shape=(2**62, 2**62)), r"a has the shape \[\d+, \d+\] in 8 bytes"),
         (entry(size=4), r"a has the shape \[2\] in 4 bytes"),
-        (entry(shard=1), "a is in file 1 of 1"),
-        (entry(shard=-1), "a is in file -1 of 1"),
+        (entry(shard=1), "a is in data file 1 of 1"),
+        (entry(shard=-1), "a is in data file -1 of 1"),
         (entry(offset=1), "has 8 bytes, and a ends at byte 9"),
         (entry(offset=-8), "has 8 bytes, and a ends at byte 0"),
         (entry(offset=2**62), "has 8 bytes, and a ends at byte 4,611,686,018,427,387,912"),
-        (entry(crc=1), "the bytes of a do not have their checksum"),
+        (entry(crc=1), "the bytes of a do not match their checksum"),
         (entry(more=field(7, b"")), "a is saved in slices"),
-        (b"\xff\xff", "the entry 'a' is no Entry of a tensor bundle"),
-        (entry()[:-1], "the entry 'a' is no Entry of a tensor bundle"),
+        (b"\xff\xff", "the entry 'a' cannot be parsed as Entry of a tensor bundle"),
+        (entry()[:-1], "the entry 'a' cannot be parsed as Entry of a tensor bundle"),
     ],
 )
-def test_an_entry_that_cannot_be_true_is_refused(tmp_path: Path, value: bytes, words: str) -> None:
-    checkpoint = opened(tmp_path, table(block([(b"", HEADER), (b"a", value)])))
-    with pytest.raises(WorkError, match=words):
+def test_impossible_entry_is_an_error(tmp_path: Path, value: bytes, message: str) -> None:
+    checkpoint = open_made(tmp_path, table(block([(b"", HEADER), (b"a", value)])))
+    with pytest.raises(WorkError, match=message):
         checkpoint.read("a")
 
 
@@ -241,7 +243,7 @@ GOOD = [(b"", HEADER), (b"a", entry())]
 
 
 @pytest.mark.parametrize(
-    ("index", "words"),
+    ("index", "message"),
     [
         (b"", "it does not end with the magic number"),
         (b"x" * 100, "it does not end with the magic number"),
@@ -249,12 +251,12 @@ GOOD = [(b"", HEADER), (b"a", entry())]
         (table(block(GOOD, kind=7)), "a block is of the unknown type 7"),
         (table(block([(b"a", entry())])), "it has no header"),
         (table(block([])), "it has no header"),
-        (table(block([(b"", field(1, 0))])), "it counts 0 files of data"),
-        (table(block([(b"", field(1, -1))])), "it counts -1 files of data"),
-        (table(block([(b"", field(1, 2**31 - 1))])), "it counts 2147483647 files of data"),
+        (table(block([(b"", field(1, 0))])), "its number of data files is 0"),
+        (table(block([(b"", field(1, -1))])), "its number of data files is -1"),
+        (table(block([(b"", field(1, 2**31 - 1))])), "its number of data files is 2147483647"),
         (table(block([(b"", field(1, 1) + field(2, 1))])), "its numbers are big-endian"),
-        (table(block([(b"", field(1, 1) + field(3, field(2, 2)))])), "it is for readers of version 2, this one has 1"),
-        (table(block([(b"", b"\x0a")])), "the entry '' is no Header"),
+        (table(block([(b"", field(1, 1) + field(3, field(2, 2)))])), "it requires format version 2, supported is 1"),
+        (table(block([(b"", b"\x0a")])), "the entry '' cannot be parsed as Header"),
         (table(block([(b"", HEADER), (b"b", b""), (b"a", b"")])), "its keys are not in order"),
         (table(block([(b"", HEADER), (b"a", b""), (b"a", b"")])), "its keys are not in order"),
         (table(block(LONG)), "a key has 1,001 bytes"),
@@ -269,15 +271,15 @@ GOOD = [(b"", HEADER), (b"a", entry())]
         (table(block(GOOD), handle=varint(0) + varint(10**9)), "a block ends at byte 1,000,000,005, and the file has"),
         (table(block(GOOD), handle=varint(10**9) + varint(0)), "a block ends at byte 1,000,000,005, and the file has"),
         (table(block(GOOD), handle=b""), "a number does not end"),
-        (table(block(GOOD), handle=varint(1) + varint(9)), "the block at byte 1 does not have its checksum"),
+        (table(block(GOOD), handle=varint(1) + varint(9)), "the block at byte 1 does not match its checksum"),
     ],
 )
-def test_an_index_that_is_wrong_is_refused(tmp_path: Path, index: bytes, words: str) -> None:
-    with pytest.raises(WorkError, match=words):
-        opened(tmp_path, index)
+def test_invalid_index_is_an_error(tmp_path: Path, index: bytes, message: str) -> None:
+    with pytest.raises(WorkError, match=message):
+        open_made(tmp_path, index)
 
 
-def test_an_index_of_any_length_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.bert.checkpoint.tensorflow.LARGEST_INDEX", 100)
+def test_index_above_the_size_limit_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.bert.checkpoint.tensorflow.MAX_INDEX_BYTES", 100)
     with pytest.raises(WorkError, match="it has more than 100 bytes"):
-        opened(tmp_path, table(block(GOOD)))
+        open_made(tmp_path, table(block(GOOD)))

@@ -1,4 +1,4 @@
-"""Safetensors files: the same bytes each time, for whom it may be read, and sentences for what is none."""
+"""Safetensors files: reproducible bytes, permissions, and errors for invalid files."""
 
 import errno
 import json
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_the_same_tensors_give_the_same_bytes(tmp_path: Path) -> None:
-    """The library writes the metadata in an order that differs from one call to the next."""
+    """The library itself writes the metadata in an order that differs between calls."""
     metadata = {name: name for name in "fedcba"}
     contents = set()
     for _ in range(10):
@@ -46,14 +46,14 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path: Path) -> None:
     assert len(contents) == 1
 
 
-def test_whoever_may_read_other_new_files_may_read_it(tmp_path: Path) -> None:
+def test_permissions_are_those_of_other_new_files(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     write_safetensors(tmp_path / "x", TENSORS, {"a": ""})
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == stat.S_IMODE((tmp_path / "other").stat().st_mode)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "header too small"),
         (b"\xff" * 100, "header too large"),
@@ -67,21 +67,21 @@ def test_whoever_may_read_other_new_files_may_read_it(tmp_path: Path) -> None:
         (b"PK\x03\x04" + b"\0" * 60, ""),
     ],
 )
-def test_what_is_no_such_file_is_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+def test_invalid_file_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
-    with pytest.raises(WorkError, match=rf"x\.safetensors: cannot be read as safetensors \(.*{words}.*; make it or"):
+    with pytest.raises(WorkError, match=rf"x\.safetensors: cannot be read as safetensors \(.*{message}.*; make it or"):
         SafetensorsFile(path)
 
 
-def test_a_folder_or_nothing_is_a_sentence(tmp_path: Path) -> None:
+def test_folder_or_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is a folder; name a \.safetensors file"):
         SafetensorsFile(tmp_path)
     with pytest.raises(UsageError, match=r"none: there is no such file; name a \.safetensors file that exists"):
         SafetensorsFile(tmp_path / "none")
 
 
-def test_other_numbers_than_float32_are_refused(tmp_path: Path) -> None:
+def test_other_types_than_float32_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(header({"a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}}, b"\0" * 4))
     for read in (SafetensorsFile(path).shape, SafetensorsFile(path).read):
@@ -89,7 +89,7 @@ def test_other_numbers_than_float32_are_refused(tmp_path: Path) -> None:
             read("a")
 
 
-def test_a_file_cut_off_while_it_is_read_is_a_sentence(tmp_path: Path) -> None:
+def test_file_truncated_while_reading_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x"
     write_safetensors(path, TENSORS, {"a": ""})
     file = SafetensorsFile(path)
@@ -100,9 +100,7 @@ def test_a_file_cut_off_while_it_is_read_is_a_sentence(tmp_path: Path) -> None:
             file.read(name)
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_the_old_file_and_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -114,7 +112,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("x", b"old")]
 
 
-def test_what_the_library_cannot_write_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_error_of_the_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors import SafetensorError
 
     def fail(_: object, path: Path, __: object) -> None:

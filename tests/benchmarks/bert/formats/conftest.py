@@ -1,4 +1,4 @@
-"""Small vocabularies and samples, and files of them as others would write them: with plain h5py, byte by byte."""
+"""Small vocabularies and samples, and sample files written independently of Podium's code."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ import h5py
 import numpy as np
 import pytest
 
-from benchmarks.bert.formats.rows import AllowedTokens
+from benchmarks.bert.formats.rows import VocabularyFacts
 from benchmarks.bert.formats.tfrecord import Example
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS
 from benchmarks.bert.samples import Samples
 
-WORDS, CLS, SEP, MASK = 1000, 2, 3, 4
+VOCABULARY_SIZE, CLS, SEP, MASK = 1000, 2, 3, 4
 WIDTH, MASKED_WIDTH = 16, 4
 FIXED_TYPES = {
     "input_ids": "i2",
@@ -30,23 +30,23 @@ FIXED_TYPES = {
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    words = [*SPECIAL_WORDS, *(f"word{number}" for number in range(WORDS - len(SPECIAL_WORDS)))]
-    path.write_text("\n".join(words), encoding="utf-8")
+    tokens = [*ALL_SPECIAL_TOKENS, *(f"word{number}" for number in range(VOCABULARY_SIZE - len(ALL_SPECIAL_TOKENS)))]
+    path.write_text("\n".join(tokens), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="session")
-def allowed(vocabulary: Path) -> AllowedTokens:
-    return AllowedTokens.of(vocabulary)
+def allowed(vocabulary: Path) -> VocabularyFacts:
+    return VocabularyFacts.from_file(vocabulary)
 
 
 def make_samples(lengths: Sequence[int], seed: int = 0, least: int = 1, most: int = 76) -> Samples:
-    """Random samples of these lengths that could have been prepared with the vocabulary."""
+    """Return random samples of these lengths that are valid with the vocabulary."""
     random = np.random.default_rng(seed)
     tokens, firsts, positions, originals = [], [], [], []
     for length in lengths:
         first = int(random.integers(3, length - 1))
-        row = random.integers(0, WORDS, length)
+        row = random.integers(0, VOCABULARY_SIZE, length)
         row[[0, first - 1, length - 1]] = CLS, SEP, SEP
         text = np.setdiff1d(np.arange(length), [0, first - 1, length - 1])
         count = random.integers(min(least, len(text)), min(most, len(text)) + 1)
@@ -54,7 +54,7 @@ def make_samples(lengths: Sequence[int], seed: int = 0, least: int = 1, most: in
         tokens.append(row)
         firsts.append(first)
         positions.append(chosen)
-        originals.append(random.integers(0, WORDS, len(chosen)))
+        originals.append(random.integers(0, VOCABULARY_SIZE, len(chosen)))
     return Samples(
         token_ids=np.concatenate(tokens).astype(np.uint16),
         sample_offsets=np.cumsum([0, *lengths]).astype(np.int64),
@@ -71,12 +71,11 @@ def _make_samples() -> Callable[..., Samples]:
     return make_samples
 
 
-Arrays = dict[str, Any]
-"""Of a foreign file: array[row][column], rectangles or lists of rows."""
+Arrays = dict[str, Any]  # the arrays of a sample file by key: 2-D arrays, or lists of rows of variable length
 
 
 def foreign_arrays(format_name: str) -> Arrays:
-    """Three rows by hand: the shortest there can be, one of nine tokens with two masked, and one without padding."""
+    """Return three handmade rows: the shortest possible, one of nine tokens with two masked, one without padding."""
     full = [CLS, *range(30, 36), SEP, MASK, MASK, MASK, MASK, *range(46, 49), SEP]
     rows: list[tuple[list[int], int, list[int], list[int], int]] = [
         ([CLS, 10, SEP, 11, SEP], 3, [1], [12], 0),
@@ -84,7 +83,7 @@ def foreign_arrays(format_name: str) -> Arrays:
         (full, 8, [8, 9, 10, 11], [0, 999, 41, 42], 0),
     ]
 
-    def filled(values: list[list[int]], width: int, dtype: str) -> Any:
+    def pad(values: list[list[int]], width: int, dtype: str) -> Any:
         return np.array([row + [0] * (width - len(row)) for row in values], dtype)
 
     tokens, firsts, positions, originals, labels = (list(column) for column in zip(*rows, strict=True))
@@ -98,11 +97,11 @@ def foreign_arrays(format_name: str) -> Arrays:
             "next_sentence_labels": np.array(labels, "i1"),
         }
     arrays = {
-        "input_ids": filled(tokens, WIDTH, "i2"),
-        "input_mask": filled([[1] * len(row) for row in tokens], WIDTH, "i1"),
-        "segment_ids": filled(segments, WIDTH, "i1"),
-        "masked_lm_positions": filled(positions, MASKED_WIDTH, "i2"),
-        "masked_lm_ids": filled(originals, MASKED_WIDTH, "i2"),
+        "input_ids": pad(tokens, WIDTH, "i2"),
+        "input_mask": pad([[1] * len(row) for row in tokens], WIDTH, "i1"),
+        "segment_ids": pad(segments, WIDTH, "i1"),
+        "masked_lm_positions": pad(positions, MASKED_WIDTH, "i2"),
+        "masked_lm_ids": pad(originals, MASKED_WIDTH, "i2"),
         "next_sentence_labels": np.array(labels, "i1"),
     }
     if format_name == "tfrecord":
@@ -110,8 +109,8 @@ def foreign_arrays(format_name: str) -> Arrays:
     return arrays
 
 
-def framed(data: bytes) -> bytes:
-    """One record of a TFRecord file."""
+def frame_record(data: bytes) -> bytes:
+    """Return one record of a TFRecord file."""
 
     def checksum(content: bytes) -> bytes:
         crc = google_crc32c.value(content)
@@ -121,7 +120,7 @@ def framed(data: bytes) -> bytes:
     return head + checksum(head) + data + checksum(data)
 
 
-def serialized(row: Arrays) -> bytes:
+def serialize_example(row: Arrays) -> bytes:
     example = Example()
     for name, values in row.items():
         feature = example.features.feature[name]
@@ -130,11 +129,11 @@ def serialized(row: Arrays) -> bytes:
 
 
 def write_foreign(format_name: str, path: Path, arrays: Arrays) -> Path:
-    """A file as someone without Podium would write it."""
+    """Write a sample file without Podium's code."""
     if format_name == "tfrecord":
         count = len(arrays["input_ids"])
         rows = [{name: np.atleast_1d(values[row]).tolist() for name, values in arrays.items()} for row in range(count)]
-        path.write_bytes(b"".join(framed(serialized(row)) for row in rows))
+        path.write_bytes(b"".join(frame_record(serialize_example(row)) for row in rows))
         return path
     with h5py.File(path, "w") as file:
         for name, values in arrays.items():
@@ -157,11 +156,11 @@ def _write_foreign() -> Callable[[str, Path, Arrays], Path]:
     return write_foreign
 
 
-@pytest.fixture(scope="session", name="framed")
-def _framed() -> Callable[[bytes], bytes]:
-    return framed
+@pytest.fixture(scope="session", name="frame_record")
+def _frame_record() -> Callable[[bytes], bytes]:
+    return frame_record
 
 
-@pytest.fixture(scope="session", name="serialized")
-def _serialized() -> Callable[[Arrays], bytes]:
-    return serialized
+@pytest.fixture(scope="session", name="serialize_example")
+def _serialize_example() -> Callable[[Arrays], bytes]:
+    return serialize_example

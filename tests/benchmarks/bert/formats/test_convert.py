@@ -1,4 +1,4 @@
-"""Many files at once: their names, their formats, their processes, and what is refused before anything is written."""
+"""Import and export of many files: names, formats, processes, and errors before anything is written."""
 
 import errno
 import fcntl
@@ -12,8 +12,8 @@ import h5py
 import pytest
 
 from benchmarks.bert.formats import convert
-from benchmarks.bert.formats.convert import FORMATS, detected_format, export_store, import_file, import_files
-from benchmarks.bert.formats.rows import AllowedTokens
+from benchmarks.bert.formats.convert import FORMATS, detect_format, export_store, import_file, import_files
+from benchmarks.bert.formats.rows import VocabularyFacts
 from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST, MARKER, read_manifest
 from benchmarks.bert.samples import Samples
@@ -31,14 +31,14 @@ def foreign(
     foreign_arrays: Callable[[str], dict[str, Any]],
     write_foreign: Callable[[str, Path, dict[str, Any]], Path],
 ) -> dict[str, Path]:
-    """One file of each format, named as people name them."""
+    """One file of each format, with a typical name."""
     names = {"hdf5-fixed": "part_0.hdf5", "hdf5-variable": "part_1.h5", "tfrecord": "part-2.tfrecord"}
     (tmp_path / "in").mkdir()
     return {name: write_foreign(name, tmp_path / "in" / file, foreign_arrays(name)) for name, file in names.items()}
 
 
 @pytest.fixture
-def store(tmp_path: Path, make_samples: Callable[..., Samples], allowed: AllowedTokens) -> Path:
+def store(tmp_path: Path, make_samples: Callable[..., Samples], allowed: VocabularyFacts) -> Path:
     """Three shards."""
     folder = tmp_path / "store"
     folder.mkdir()
@@ -48,16 +48,16 @@ def store(tmp_path: Path, make_samples: Callable[..., Samples], allowed: Allowed
     return folder
 
 
-def test_the_format_of_a_file_is_seen(foreign: dict[str, Path]) -> None:
-    assert {name: detected_format(file) for name, file in foreign.items()} == {name: name for name in FORMATS}
+def test_format_of_a_file_is_detected(foreign: dict[str, Path]) -> None:
+    assert {name: detect_format(file) for name, file in foreign.items()} == {name: name for name in FORMATS}
 
 
 def test_files_of_several_formats_become_shards_in_their_order(
     foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
 ) -> None:
-    """Files without a recorded width count as of 512 tokens, so they make no store together with others."""
+    """Files without a recorded width are taken for 512 tokens, so they cannot be in one store with the others."""
     with h5py.File(foreign["hdf5-fixed"], "r+") as file:
-        file["input_ids"][0, 1] = 13  # or it would have the same samples as the tfrecord
+        file["input_ids"][0, 1] = 13  # else it would have the same samples as the TFRecord file
     finished: list[Path] = []
     files, out = [*foreign.values()][::-1], tmp_path / "new" / "out"
     with pytest.raises(WorkError, match=r"part_1\.h5: its max_sequence_length is 512, that of .*part-2\.h5 is 16"):
@@ -78,12 +78,12 @@ def test_files_of_several_formats_become_shards_in_their_order(
     assert multiprocessing.active_children() == []
 
 
-def test_other_names_are_kept_whole(foreign: dict[str, Path], tmp_path: Path, vocabulary: Path) -> None:
+def test_file_names_with_other_suffixes_are_kept(foreign: dict[str, Path], tmp_path: Path, vocabulary: Path) -> None:
     folder = tmp_path / "in"
     names = ("part-00000-of-00500", "a.b.hdf5.txt", ".hdf5")
     for name in names:
         (folder / name).write_bytes(foreign["hdf5-fixed"].read_bytes())
-    # into a folder each, since a store with equal shards is refused
+    # into separate folders, since a store may not have equal shards
     shards = [
         shard
         for name in names
@@ -92,36 +92,36 @@ def test_other_names_are_kept_whole(foreign: dict[str, Path], tmp_path: Path, vo
     assert [shard.name for shard in shards] == ["part-00000-of-00500.h5", "a.b.hdf5.txt.h5", ".hdf5.h5"]
 
 
-def test_a_shard_that_is_there_is_replaced(foreign: dict[str, Path], tmp_path: Path, vocabulary: Path) -> None:
+def test_existing_shard_is_replaced(foreign: dict[str, Path], tmp_path: Path, vocabulary: Path) -> None:
     (tmp_path / "part_0.h5").write_bytes(b"old")
     (shard,) = import_files([foreign["hdf5-fixed"]], "auto", vocabulary, tmp_path)
     Shard(shard).verify()
 
 
-def test_wrong_arguments_of_an_import_are_refused_before_anything_is_written(
+def test_invalid_import_arguments_are_errors_before_anything_is_written(
     foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
 ) -> None:
     files, out = [*foreign.values()], tmp_path / "out"
 
-    def refused(match: str, files: list[Path] = files, to: Path = out, words: Path = vocabulary) -> None:
+    def refused(match: str, files: list[Path] = files, to: Path = out, vocabulary_file: Path = vocabulary) -> None:
         with pytest.raises(UsageError, match=match):
-            import_files(files, "auto", words, to)
+            import_files(files, "auto", vocabulary_file, to)
 
     refused("no files were given", [])
     refused("none.hdf5: there is no such sample file", [*files, tmp_path / "none.hdf5"])
     refused("in: this is a folder; give the sample files in it", [tmp_path / "in"])
-    refused("there is no such vocabulary", words=tmp_path / "none.txt")
+    refused("there is no such vocabulary", vocabulary_file=tmp_path / "none.txt")
     same = tmp_path / "in" / "part_0.tfrecord"
     same.write_bytes(files[2].read_bytes())
     refused(r"part_0\.hdf5 and .*part_0\.tfrecord would both become part_0: a shard is named for its", [*files, same])
-    refused(r"part_1\.h5: would be replaced by what is made of .*part_1\.h5; give another folder", to=tmp_path / "in")
+    refused(r"part_1\.h5: would be replaced by the output for .*part_1\.h5; give another folder", to=tmp_path / "in")
     (tmp_path / "link").symlink_to(tmp_path / "in")
     refused(r"part_1\.h5: would be replaced", to=tmp_path / "link")
     refused(r"part_1\.h5: would be replaced", [tmp_path / "link" / "part_1.h5"], to=tmp_path / "in")
     other = tmp_path / "in" / "part_1.tfrecord"
     other.write_bytes(files[2].read_bytes())
-    refused(r"part_1\.h5: would be replaced by what is made of .*part_1\.tfrecord|both become", [files[1], other])
-    refused("a file exists at this path", to=vocabulary)
+    refused(r"part_1\.h5: would be replaced by the output for .*part_1\.tfrecord|both become", [files[1], other])
+    refused("a file is in the way", to=vocabulary)
     assert not out.exists()
     assert {path.read_bytes()[:4] for path in files[:2]} == {b"\x89HDF"}
 
@@ -129,19 +129,19 @@ def test_wrong_arguments_of_an_import_are_refused_before_anything_is_written(
 def test_a_source_is_not_replaced_by_the_shard_of_another(
     foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
 ) -> None:
-    """x.h5 becomes other/x.h5, which is a source too."""
+    """The shard of in/part_0.hdf5 is out/part_0.h5, which is a link to a source."""
     one, two = tmp_path / "in" / "x.h5", tmp_path / "out" / "x.h5.hdf5"
     two.parent.mkdir()
     one.write_bytes(foreign["hdf5-fixed"].read_bytes())
     two.write_bytes(foreign["hdf5-fixed"].read_bytes())
     source = tmp_path / "out" / "part_0.h5"
     source.symlink_to(foreign["hdf5-fixed"])
-    with pytest.raises(UsageError, match=r"out/part_0\.h5: would be replaced by what is made of .*in/part_0\.hdf5"):
+    with pytest.raises(UsageError, match=r"out/part_0\.h5: would be replaced by the output for .*in/part_0\.hdf5"):
         import_files([foreign["hdf5-fixed"], one], "auto", vocabulary, tmp_path / "out")
     assert source.is_symlink()
 
 
-def test_after_a_file_that_cannot_serve_only_whole_shards_are_there(
+def test_after_an_invalid_file_only_complete_shards_remain(
     foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
 ) -> None:
     files = [*foreign.values()]
@@ -156,26 +156,24 @@ def test_after_a_file_that_cannot_serve_only_whole_shards_are_there(
     assert multiprocessing.active_children() == []
 
 
-def test_a_file_of_another_format_than_was_said(
-    foreign: dict[str, Path], tmp_path: Path, allowed: AllowedTokens
-) -> None:
-    said = {
+def test_file_of_another_format_is_an_error(foreign: dict[str, Path], tmp_path: Path, allowed: VocabularyFacts) -> None:
+    expected = {
         ("hdf5-fixed", "hdf5-variable"): "input_ids is int16 [3, 16], not integers in rows of variable length",
         ("hdf5-variable", "hdf5-fixed"): "input_ids is of variable length, not an integer type",
         ("tfrecord", "hdf5-fixed"): "it cannot be read as HDF5 (",
-        ("hdf5-fixed", "tfrecord"): "no record begins at byte 0: the length there does not have its checksum",
+        ("hdf5-fixed", "tfrecord"): "no record begins at byte 0: the length there does not match its checksum",
     }
-    for (is_of, asked), found in said.items():
+    for (is_of, format_name), found in expected.items():
         with pytest.raises(WorkError) as caught:
-            import_file(foreign[is_of], asked, allowed, tmp_path / "shard.h5")
+            import_file(foreign[is_of], format_name, allowed, tmp_path / "shard.h5")
         assert str(caught.value).startswith(f"{foreign[is_of]}: the file cannot be imported: {found}")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_process_that_dies_on_a_file_is_a_sentence_that_names_it(
+def test_worker_that_dies_on_a_file_is_an_error_naming_the_file(
     foreign: dict[str, Path], tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HDF5 can crash on a corrupt file; here its process is said to have died."""
+    """HDF5 can crash on a corrupt file; here the death of the worker is simulated."""
 
     def dies(function: Any, jobs: dict[Path, Any], processes: int) -> Any:
         assert function is convert.import_file
@@ -184,20 +182,20 @@ def test_a_process_that_dies_on_a_file_is_a_sentence_that_names_it(
 
     monkeypatch.setattr(convert, "run_jobs_in_processes", dies)
     with pytest.raises(
-        WorkError, match=r"in/part_1\.h5: .* the process that read it came to an end: it is corrupt, or .* memory"
+        WorkError, match=r"in/part_1\.h5: .* the process that read it died: the file is corrupt, or .* memory"
     ):
         import_files([*foreign.values()], "auto", vocabulary, tmp_path / "out", processes=2)
 
 
 @pytest.mark.parametrize(("format_name", "processes"), [("hdf5-fixed", 1), ("hdf5-variable", 2)])
-def test_a_store_leaves_and_comes_back(
+def test_exported_store_is_imported_byte_for_byte(
     store: Path, tmp_path: Path, vocabulary: Path, format_name: str, processes: int
 ) -> None:
     finished: list[Path] = []
     files = export_store(store, format_name, tmp_path / "new" / "out", processes, finished.append)
     assert [file.name for file in files] == ["part-0.hdf5", "part-1.hdf5", "part-2.hdf5"]
     assert sorted(finished) == files == sorted((tmp_path / "new" / "out").iterdir())
-    assert [detected_format(file) for file in files] == [format_name] * 3
+    assert [detect_format(file) for file in files] == [format_name] * 3
     shards = import_files(files, "auto", vocabulary, tmp_path / "back")
     for shard in shards:
         assert shard.read_bytes() == (store / shard.name).read_bytes()
@@ -211,7 +209,7 @@ def test_single_shards_are_exported(store: Path, tmp_path: Path) -> None:
         assert opened["masked_lm_ids"].shape == (3, 9)
 
 
-def test_wrong_arguments_of_an_export_are_refused_before_anything_is_written(store: Path, tmp_path: Path) -> None:
+def test_invalid_export_arguments_are_errors_before_anything_is_written(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def refused(match: str, given: Any = store, to: Path = out) -> None:
@@ -220,13 +218,13 @@ def test_wrong_arguments_of_an_export_are_refused_before_anything_is_written(sto
 
     refused("there is no such folder of shards", tmp_path / "none")
     refused("no shard was given", [])
-    refused("a file exists at this path", to=store / "part-0.h5")
+    refused("a file is in the way", to=store / "part-0.h5")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "part-0.h5").write_bytes((store / "part-1.h5").read_bytes())
     refused("would both become part-0", [store / "part-0.h5", tmp_path / "other" / "part-0.h5"])
     (store / "x.hdf5").write_bytes((store / "part-0.h5").read_bytes())
     (store / "x.h5").write_bytes((store / "part-1.h5").read_bytes())
-    refused(r"x\.hdf5: would be replaced by what is made of .*x\.h5", [store / "x.h5", store / "x.hdf5"], to=store)
+    refused(r"x\.hdf5: would be replaced by the output for .*x\.h5", [store / "x.h5", store / "x.hdf5"], to=store)
     assert not out.exists()
 
 
@@ -240,7 +238,7 @@ def test_a_damaged_shard_is_not_exported(store: Path, tmp_path: Path, format_nam
 
 
 @pytest.mark.parametrize("format_name", HDF5)
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(
+def test_full_disk_is_an_error_and_leaves_no_partial_file(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
 ) -> None:
     def full(descriptor: int) -> None:
@@ -252,7 +250,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_an_interruption_leaves_only_whole_files(store: Path, tmp_path: Path, vocabulary: Path) -> None:
+def test_interruption_leaves_only_complete_files(store: Path, tmp_path: Path, vocabulary: Path) -> None:
     def interrupt(path: Path) -> None:
         raise KeyboardInterrupt
 
@@ -269,13 +267,13 @@ def test_an_interruption_leaves_only_whole_files(store: Path, tmp_path: Path, vo
     assert multiprocessing.active_children() == []
 
 
-def test_one_command_at_a_time_works_on_a_folder(store: Path, tmp_path: Path, vocabulary: Path) -> None:
+def test_folder_locked_by_another_command_is_an_error(store: Path, tmp_path: Path, vocabulary: Path) -> None:
     files = export_store(store, "hdf5-fixed", tmp_path / "out")
     (tmp_path / "back").mkdir()
     for folder in (tmp_path / "out", tmp_path / "back"):
         descriptor = os.open(folder, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match=r"another `podium data (import|export)` is using this folder"):
+        with pytest.raises(UsageError, match=r"another `podium data (import|export)` is at work on this folder"):
             if folder.name == "out":
                 export_store(store, "hdf5-fixed", folder)
             else:

@@ -1,4 +1,4 @@
-"""Everything that a foreign file can have wrong is one sentence, and no shard is left of it."""
+"""Sample files that violate their format: each fault is an error of one line, and no shard is left."""
 
 import resource
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bert.formats import hdf5, rows, tfrecord
 from benchmarks.bert.formats.convert import FORMATS, export_shard, import_file
-from benchmarks.bert.formats.rows import AllowedTokens
+from benchmarks.bert.formats.rows import VocabularyFacts
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.shard import Origin, write_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
@@ -23,15 +23,17 @@ PADDED = ("hdf5-fixed", "tfrecord")
 
 
 @pytest.fixture
-def refused(
+def error_of(
     tmp_path: Path,
     foreign_arrays: Callable[[str], Arrays],
     write_foreign: Callable[[str, Path, Arrays], Path],
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
 ) -> Callable[..., str]:
-    """What is said of a file after an edit of its arrays, or of the file itself."""
+    """Function that returns the import error of a file after an edit of its arrays or of the file itself."""
 
-    def said(format_name: str, edit: Edit | None = None, edit_file: Callable[[Path], object] | None = None) -> str:
+    def import_edited(
+        format_name: str, edit: Edit | None = None, edit_file: Callable[[Path], object] | None = None
+    ) -> str:
         arrays = foreign_arrays(format_name)
         if edit is not None:
             edit(arrays)
@@ -47,14 +49,14 @@ def refused(
         assert sentence.startswith(start) and sentence.endswith(end) and "\n" not in sentence
         return sentence.removeprefix(start).removesuffix(end)
 
-    return said
+    return import_edited
 
 
-def put(name: str, column: int, value: float, row: int = 1) -> Edit:
+def set_value(name: str, column: int, value: float, row: int = 1) -> Edit:
     return lambda arrays: arrays[name][row].__setitem__(column, value)
 
 
-def label(value: int) -> Edit:
+def set_label(value: int) -> Edit:
     return lambda arrays: arrays["next_sentence_labels"].__setitem__(1, value)
 
 
@@ -73,14 +75,14 @@ VOCABULARY = "which is perhaps not the vocabulary that the samples were made wit
 @pytest.mark.parametrize(
     ("edit", "found"),
     [
-        (put("input_ids", 3, 1000), "input_ids has the token 1000, and {vocabulary} has 0 to 999"),
-        (put("input_ids", 3, -1), "input_ids has the token -1, and {vocabulary} has 0 to 999"),
-        (put("masked_lm_ids", 0, 1000), "masked_lm_ids has the token 1000, and {vocabulary} has 0 to 999"),
-        (put("masked_lm_ids", 1, -5), "masked_lm_ids has the token -5, and {vocabulary} has 0 to 999"),
-        (put("segment_ids", 1, 1), "segment_ids are not zeros and then ones"),
-        (put("segment_ids", 8, 0), "segment_ids are not zeros and then ones"),
-        (put("segment_ids", 8, 2), "segment_ids are not zeros and then ones"),
-        (put("segment_ids", 2, -1), "segment_ids are not zeros and then ones"),
+        (set_value("input_ids", 3, 1000), "input_ids has the token 1000, and {vocabulary} has 0 to 999"),
+        (set_value("input_ids", 3, -1), "input_ids has the token -1, and {vocabulary} has 0 to 999"),
+        (set_value("masked_lm_ids", 0, 1000), "masked_lm_ids has the token 1000, and {vocabulary} has 0 to 999"),
+        (set_value("masked_lm_ids", 1, -5), "masked_lm_ids has the token -5, and {vocabulary} has 0 to 999"),
+        (set_value("segment_ids", 1, 1), "segment_ids are not zeros and then ones"),
+        (set_value("segment_ids", 8, 0), "segment_ids are not zeros and then ones"),
+        (set_value("segment_ids", 8, 2), "segment_ids are not zeros and then ones"),
+        (set_value("segment_ids", 2, -1), "segment_ids are not zeros and then ones"),
         (
             fill("segment_ids", slice(5, 9), 0),
             "segment_ids have 9 zeros and 0 ones, and [CLS] A [SEP] has 3 or more tokens, B [SEP] 2 or more",
@@ -89,28 +91,31 @@ VOCABULARY = "which is perhaps not the vocabulary that the samples were made wit
             fill("segment_ids", slice(2, 9), 1),
             "segment_ids have 2 zeros and 7 ones, and [CLS] A [SEP] has 3 or more tokens, B [SEP] 2 or more",
         ),
-        (put("input_ids", 0, 7), f"its first token is 7, and [CLS] is 2 in {{vocabulary}}, {VOCABULARY}"),
-        (put("input_ids", 4, 7), f"its last token of segment 0 is 7, and [SEP] is 3 in {{vocabulary}}, {VOCABULARY}"),
-        (put("input_ids", 8, 7), f"its last token is 7, and [SEP] is 3 in {{vocabulary}}, {VOCABULARY}"),
-        (put("masked_lm_positions", 1, 9), "masked_lm_positions has 9, and 9 tokens have 1 to 8 to mask"),
-        (put("masked_lm_positions", 0, -2), "masked_lm_positions has -2, and 9 tokens have 1 to 8 to mask"),
-        (put("masked_lm_positions", 1, 2), "masked_lm_positions do not ascend"),
-        (put("masked_lm_positions", 1, 1), "masked_lm_positions do not ascend"),
-        (label(2), "next_sentence_labels is 2, not 0 or 1"),
-        (label(-1), "next_sentence_labels is -1, not 0 or 1"),
+        (set_value("input_ids", 0, 7), f"its first token is 7, and [CLS] is 2 in {{vocabulary}}, {VOCABULARY}"),
+        (
+            set_value("input_ids", 4, 7),
+            f"its last token of segment 0 is 7, and [SEP] is 3 in {{vocabulary}}, {VOCABULARY}",
+        ),
+        (set_value("input_ids", 8, 7), f"its last token is 7, and [SEP] is 3 in {{vocabulary}}, {VOCABULARY}"),
+        (set_value("masked_lm_positions", 1, 9), "masked_lm_positions has 9, and 9 tokens have 1 to 8 to mask"),
+        (set_value("masked_lm_positions", 0, -2), "masked_lm_positions has -2, and 9 tokens have 1 to 8 to mask"),
+        (set_value("masked_lm_positions", 1, 2), "masked_lm_positions do not ascend"),
+        (set_value("masked_lm_positions", 1, 1), "masked_lm_positions do not ascend"),
+        (set_label(2), "next_sentence_labels is 2, not 0 or 1"),
+        (set_label(-1), "next_sentence_labels is -1, not 0 or 1"),
     ],
 )
-def test_a_row_that_is_no_sample(
-    refused: Callable[..., str], vocabulary: Path, format_name: str, edit: Edit, found: str
+def test_invalid_row_is_an_error(
+    error_of: Callable[..., str], vocabulary: Path, format_name: str, edit: Edit, found: str
 ) -> None:
     expected = f"row 1, counted from 0: {found.replace('{vocabulary}', str(vocabulary))}"
-    assert refused(format_name, edit) == expected
+    assert error_of(format_name, edit) == expected
 
 
 NO_POSITIONS = all_of(fill("masked_lm_positions", slice(0, 4), 0), fill("masked_lm_ids", slice(0, 4), 0))
 FOUR_TOKENS = all_of(
     *(fill(name, slice(4, 9), 0) for name in ("input_ids", "input_mask", "segment_ids")),
-    put("segment_ids", 3, 1),
+    set_value("segment_ids", 3, 1),
 )
 
 
@@ -118,15 +123,15 @@ FOUR_TOKENS = all_of(
 @pytest.mark.parametrize(
     ("edit", "found"),
     [
-        (put("input_mask", 2, 0), "input_mask is not ones and then zeros"),
-        (put("input_mask", 0, 0), "input_mask is not ones and then zeros"),
-        (put("input_mask", 11, 1), "input_mask is not ones and then zeros"),
-        (put("input_mask", 2, 2), "input_mask is not ones and then zeros"),
-        (put("input_mask", 8, -1), "input_mask is not ones and then zeros"),
-        (put("input_ids", 9, 5), "the padding of input_ids is not zero"),
-        (put("segment_ids", 15, 1), "the padding of segment_ids is not zero"),
-        (put("masked_lm_ids", 2, 30), "the padding of masked_lm_ids is not zero"),
-        (put("masked_lm_positions", 3, 7), "the padding of masked_lm_positions is not zero"),
+        (set_value("input_mask", 2, 0), "input_mask is not ones and then zeros"),
+        (set_value("input_mask", 0, 0), "input_mask is not ones and then zeros"),
+        (set_value("input_mask", 11, 1), "input_mask is not ones and then zeros"),
+        (set_value("input_mask", 2, 2), "input_mask is not ones and then zeros"),
+        (set_value("input_mask", 8, -1), "input_mask is not ones and then zeros"),
+        (set_value("input_ids", 9, 5), "the padding of input_ids is not zero"),
+        (set_value("segment_ids", 15, 1), "the padding of segment_ids is not zero"),
+        (set_value("masked_lm_ids", 2, 30), "the padding of masked_lm_ids is not zero"),
+        (set_value("masked_lm_positions", 3, 7), "the padding of masked_lm_positions is not zero"),
         (FOUR_TOKENS, "it has 4 tokens, and [CLS] A [SEP] B [SEP] has 5 to 65535"),
         (
             all_of(*(fill(name, slice(0, 16), 0) for name in ("input_ids", "input_mask", "segment_ids"))),
@@ -134,42 +139,44 @@ FOUR_TOKENS = all_of(
         ),
     ],
 )
-def test_a_row_with_wrong_padding(refused: Callable[..., str], format_name: str, edit: Edit, found: str) -> None:
-    assert refused(format_name, edit) == f"row 1, counted from 0: {found}"
+def test_invalid_padding_is_an_error(error_of: Callable[..., str], format_name: str, edit: Edit, found: str) -> None:
+    assert error_of(format_name, edit) == f"row 1, counted from 0: {found}"
 
 
-def test_positions_that_begin_with_padding(refused: Callable[..., str]) -> None:
-    """In HDF5 the first 0 ends them; TFRecord has weights that say where they end."""
-    begins_with_zero = put("masked_lm_positions", 0, 0)
-    assert refused("hdf5-fixed", begins_with_zero).endswith("the padding of masked_lm_positions is not zero")
+def test_masked_positions_that_begin_with_zero_are_an_error(error_of: Callable[..., str]) -> None:
+    """In HDF5 the first 0 ends the positions; in TFRecord the weights determine where they end."""
+    begins_with_zero = set_value("masked_lm_positions", 0, 0)
+    assert error_of("hdf5-fixed", begins_with_zero).endswith("the padding of masked_lm_positions is not zero")
     for format_name in ("tfrecord", "hdf5-variable"):
         expected = "row 1, counted from 0: masked_lm_positions has 0, and 9 tokens have 1 to 8 to mask"
-        assert refused(format_name, begins_with_zero) == expected
+        assert error_of(format_name, begins_with_zero) == expected
 
 
-def test_a_row_without_a_masked_token(refused: Callable[..., str]) -> None:
+def test_row_without_a_masked_token_is_an_error(error_of: Callable[..., str]) -> None:
     def no_row(arrays: Arrays) -> None:
         for name in ("masked_lm_positions", "masked_lm_ids"):
             arrays[name][1] = arrays[name][1][:0]
 
     expected = "row 1, counted from 0: no token of it is masked"
-    assert refused("hdf5-fixed", NO_POSITIONS) == expected
-    assert refused("tfrecord", all_of(NO_POSITIONS, fill("masked_lm_weights", slice(0, 4), 0))) == expected
-    assert refused("hdf5-variable", no_row) == expected
+    assert error_of("hdf5-fixed", NO_POSITIONS) == expected
+    assert error_of("tfrecord", all_of(NO_POSITIONS, fill("masked_lm_weights", slice(0, 4), 0))) == expected
+    assert error_of("hdf5-variable", no_row) == expected
 
 
 @pytest.mark.parametrize(
     ("column", "weight"), [(1, float("nan")), (0, 0.5), (3, 1.0), (0, 0.0), (1, float("inf")), (2, -1.0)]
 )
-def test_weights_that_are_not_ones_and_zeros(refused: Callable[..., str], column: int, weight: float) -> None:
-    found = refused("tfrecord", put("masked_lm_weights", column, weight))
+def test_weights_other_than_ones_and_then_zeros_are_an_error(
+    error_of: Callable[..., str], column: int, weight: float
+) -> None:
+    found = error_of("tfrecord", set_value("masked_lm_weights", column, weight))
     assert found == "row 1, counted from 0: masked_lm_weights are not 1.0 for masked tokens and then 0.0"
 
 
-def test_weights_that_disagree_with_the_positions(refused: Callable[..., str]) -> None:
-    found = refused("tfrecord", put("masked_lm_weights", 1, 0))
+def test_weights_that_contradict_the_positions_are_an_error(error_of: Callable[..., str]) -> None:
+    found = error_of("tfrecord", set_value("masked_lm_weights", 1, 0))
     assert found == "row 1, counted from 0: the padding of masked_lm_positions is not zero"
-    found = refused("tfrecord", put("masked_lm_weights", 2, 1))
+    found = error_of("tfrecord", set_value("masked_lm_weights", 2, 1))
     assert found == "row 1, counted from 0: masked_lm_positions has 0, and 9 tokens have 1 to 8 to mask"
 
 
@@ -177,17 +184,17 @@ def test_weights_that_disagree_with_the_positions(refused: Callable[..., str]) -
     ("name", "like", "lengths"),
     [("segment_ids", "input_ids", (8, 9)), ("masked_lm_ids", "masked_lm_positions", (1, 2))],
 )
-def test_variable_rows_that_disagree(
-    refused: Callable[..., str], name: str, like: str, lengths: tuple[int, int]
+def test_variable_rows_of_different_lengths_are_an_error(
+    error_of: Callable[..., str], name: str, like: str, lengths: tuple[int, int]
 ) -> None:
     def shorten(arrays: Arrays) -> None:
         arrays[name][1] = arrays[name][1][:-1]
 
-    found = refused("hdf5-variable", shorten)
+    found = error_of("hdf5-variable", shorten)
     assert found == f"row 1, counted from 0: {name} has {lengths[0]} elements, and {like} has {lengths[1]}"
 
 
-def test_a_variable_row_that_is_too_short_or_too_long(refused: Callable[..., str]) -> None:
+def test_variable_row_of_invalid_length_is_an_error(error_of: Callable[..., str]) -> None:
     def resize(length: int) -> Edit:
         def edit(arrays: Arrays) -> None:
             for name in ("input_ids", "segment_ids"):
@@ -196,18 +203,18 @@ def test_a_variable_row_that_is_too_short_or_too_long(refused: Callable[..., str
         return edit
 
     for length in (0, 4, 65_536):
-        found = refused("hdf5-variable", resize(length))
+        found = error_of("hdf5-variable", resize(length))
         assert found == f"row 1, counted from 0: it has {length} tokens, and [CLS] A [SEP] B [SEP] has 5 to 65535"
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_the_row_is_counted_in_the_file_and_not_in_a_block(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, format_name: str
+def test_reported_row_is_counted_from_the_start_of_the_file(
+    error_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch, format_name: str
 ) -> None:
-    for module, name in ((rows, "ROWS_A_BLOCK"), (hdf5, "ROWS_A_BLOCK"), (tfrecord, "ROWS_HELD")):
+    for module, name in ((rows, "ROWS_PER_BLOCK"), (hdf5, "ROWS_PER_BLOCK"), (tfrecord, "MAX_ROWS_IN_MEMORY")):
         monkeypatch.setattr(module, name, 2)
-    edit = put("masked_lm_positions", 3, 10, row=2)
-    assert refused(format_name, edit) == "row 2, counted from 0: masked_lm_positions do not ascend"
+    edit = set_value("masked_lm_positions", 3, 10, row=2)
+    assert error_of(format_name, edit) == "row 2, counted from 0: masked_lm_positions do not ascend"
 
 
 def remove(name: str) -> Edit:
@@ -256,28 +263,28 @@ def no_dataset(name: str) -> str:
             lambda arrays: [
                 replace(name, lambda a: a[:, :4])(arrays) for name in ("input_ids", "input_mask", "segment_ids")
             ],
-            "a row of input_ids has 4 columns, and 5 to 65535 are possible",
+            "a row of input_ids has 4 columns, and 5 to 65535 are allowed",
         ),
         (
             lambda arrays: [
                 replace(name, lambda a: np.zeros((3, 65_536), "i1"))(arrays)
                 for name in ("input_ids", "input_mask", "segment_ids")
             ],
-            "a row of input_ids has 65536 columns, and 5 to 65535 are possible",
+            "a row of input_ids has 65536 columns, and 5 to 65535 are allowed",
         ),
         (
             lambda arrays: [
                 replace(name, lambda a: a[:, :0])(arrays) for name in ("masked_lm_positions", "masked_lm_ids")
             ],
-            "a row of masked_lm_positions has 0 columns, and 1 to 65535 are possible",
+            "a row of masked_lm_positions has 0 columns, and 1 to 65535 are allowed",
         ),
         (lambda arrays: [replace(name, lambda a: a[:0])(arrays) for name in arrays], "there is no row in it"),
     ],
 )
-def test_fixed_datasets_that_are_not_as_the_format_has_them(
-    refused: Callable[..., str], edit: Edit, found: str
+def test_fixed_datasets_that_violate_the_format_are_errors(
+    error_of: Callable[..., str], edit: Edit, found: str
 ) -> None:
-    assert refused("hdf5-fixed", edit) == found
+    assert error_of("hdf5-fixed", edit) == found
 
 
 @pytest.mark.parametrize(
@@ -303,10 +310,10 @@ def test_fixed_datasets_that_are_not_as_the_format_has_them(
         ),
     ],
 )
-def test_variable_datasets_that_are_not_as_the_format_has_them(
-    refused: Callable[..., str], edit: Edit, found: str
+def test_variable_datasets_that_violate_the_format_are_errors(
+    error_of: Callable[..., str], edit: Edit, found: str
 ) -> None:
-    assert refused("hdf5-variable", edit) == found
+    assert error_of("hdf5-variable", edit) == found
 
 
 @pytest.mark.parametrize(
@@ -318,15 +325,15 @@ def test_variable_datasets_that_are_not_as_the_format_has_them(
         (None, (3,), "input_ids is object [3], not integers in rows of variable length"),
     ],
 )
-def test_variable_rows_of_something_else(
-    refused: Callable[..., str], inside: Any, shape: tuple[int, ...], found: str
+def test_variable_rows_of_another_type_are_errors(
+    error_of: Callable[..., str], inside: Any, shape: tuple[int, ...], found: str
 ) -> None:
     def edit(path: Path) -> None:
         with h5py.File(path, "r+") as file:
             del file["input_ids"]
             file.create_dataset("input_ids", shape, h5py.vlen_dtype(inside) if inside else h5py.string_dtype())
 
-    assert refused("hdf5-variable", edit_file=edit) == found
+    assert error_of("hdf5-variable", edit_file=edit) == found
 
 
 def external_storage(file: h5py.File, name: str, dataset: Any) -> None:
@@ -364,18 +371,18 @@ def unknown_filter(file: h5py.File, name: str, dataset: Any) -> None:
 @pytest.mark.parametrize(
     ("replace_dataset", "found"),
     [
-        (external_storage, "lies in other files, which are not read"),
-        (virtual, "lies in other files, which are not read"),
-        (soft_link, "is a link to elsewhere, which is not followed"),
-        (external_link, "is a link to elsewhere, which is not followed"),
-        (lambda file, name, dataset: file.create_group(name), "is no dataset"),
-        (lambda file, name, dataset: file.__setitem__(name, np.dtype("i2")), "is no dataset"),
+        (external_storage, "is stored in other files, which are not read"),
+        (virtual, "is stored in other files, which are not read"),
+        (soft_link, "is a soft or external link, which is not followed"),
+        (external_link, "is a soft or external link, which is not followed"),
+        (lambda file, name, dataset: file.create_group(name), "is not a dataset"),
+        (lambda file, name, dataset: file.__setitem__(name, np.dtype("i2")), "is not a dataset"),
         (lambda file, name, dataset: file.__setitem__(name, h5py.Empty("i2")), "is empty, without a shape"),
-        (unknown_filter, "is compressed with the HDF5 filter 32123, which is not known here"),
+        (unknown_filter, "is compressed with the HDF5 filter 32123, which is not supported"),
     ],
 )
-def test_a_dataset_that_lies_elsewhere_or_is_none(
-    refused: Callable[..., str],
+def test_links_external_data_and_non_datasets_are_errors(
+    error_of: Callable[..., str],
     format_name: str,
     name: str,
     replace_dataset: Callable[[h5py.File, str, Any], object],
@@ -390,21 +397,21 @@ def test_a_dataset_that_lies_elsewhere_or_is_none(
             del file[name]
             replace_dataset(file, name, dataset)
 
-    assert refused(format_name, edit_file=edit) == f"{name} {found}"
+    assert error_of(format_name, edit_file=edit) == f"{name} {found}"
 
 
 @pytest.mark.parametrize("format_name", HDF5)
 @pytest.mark.parametrize("keep", [0, 7, 100, 1000, -1, -2000])
-def test_truncated_hdf5(refused: Callable[..., str], format_name: str, keep: int) -> None:
-    found = refused(format_name, edit_file=lambda path: path.write_bytes(path.read_bytes()[:keep]))
+def test_truncated_hdf5_is_an_error(error_of: Callable[..., str], format_name: str, keep: int) -> None:
+    found = error_of(format_name, edit_file=lambda path: path.write_bytes(path.read_bytes()[:keep]))
     assert found.startswith("it cannot be read as HDF5 (")
 
 
-def test_exports_that_would_lose_something_are_refused(tmp_path: Path, make_samples: Callable[..., Samples]) -> None:
+def test_exports_of_unrepresentable_values_are_errors(tmp_path: Path, make_samples: Callable[..., Samples]) -> None:
     samples = make_samples([5, 9])
     origin = Origin("t", "", "ab" * 32, 512, 76, made_by="tfrecord")
 
-    def said(kind: type[PodiumError], origin: Origin = origin, **changes: Any) -> str:
+    def export_error(kind: type[PodiumError], origin: Origin = origin, **changes: Any) -> str:
         path = tmp_path / "a.h5"
         write_shard(path, Samples(**{**vars(samples), **changes}), origin)
         for format_name in HDF5:
@@ -415,21 +422,23 @@ def test_exports_that_would_lose_something_are_refused(tmp_path: Path, make_samp
         assert str(caught.value).startswith(start)
         return str(caught.value).removeprefix(start)
 
-    two_bytes = "is larger than 32767, and the HDF5 formats of others have two signed bytes for it"
+    too_large = "is larger than 32767, the maximum of the 16-bit integers of these HDF5 formats"
     large = np.where(np.arange(14) == 6, 32_768, samples.token_ids).astype(np.uint16)
-    assert said(UsageError, token_ids=large).startswith(f"the token 32768 {two_bytes}; keep these samples")
+    assert export_error(UsageError, token_ids=large).startswith(f"the token 32768 {too_large}; keep the samples")
     masked = samples.masked_token_ids + np.uint16(40_000)
-    assert said(UsageError, masked_token_ids=masked).startswith(f"the masked token {masked.max()} {two_bytes}")
+    assert export_error(UsageError, masked_token_ids=masked).startswith(f"the masked token {masked.max()} {too_large}")
     wide = Origin("t", "", "ab" * 32, 40_000, 50_000, made_by="tfrecord")
-    assert said(UsageError, wide).startswith(f"the length 40000 {two_bytes}")
+    assert export_error(UsageError, wide).startswith(f"the length 40000 {too_large}")
     many = Origin("t", "", "ab" * 32, 512, 32_768, made_by="tfrecord")
-    assert said(UsageError, many).startswith(f"the number of masked tokens 32768 {two_bytes}")
+    assert export_error(UsageError, many).startswith(f"the number of masked tokens 32768 {too_large}")
     positions = samples.masked_positions.copy()
     positions[samples.masked_offsets[1]] = 0
-    assert said(WorkError, masked_positions=positions).startswith("a sample masks its position 0, which is [CLS]")
+    assert export_error(WorkError, masked_positions=positions).startswith(
+        "a sample masks its position 0, which is [CLS]"
+    )
 
 
-def test_the_largest_token_that_can_be_exported(tmp_path: Path, make_samples: Callable[..., Samples]) -> None:
+def test_largest_representable_values_are_exported(tmp_path: Path, make_samples: Callable[..., Samples]) -> None:
     samples = make_samples([5, 9])
     large = np.where(np.arange(14) == 6, 32_767, samples.token_ids).astype(np.uint16)
     origin = Origin("t", "", "ab" * 32, 32_767, 76, made_by="tfrecord")
@@ -441,29 +450,29 @@ def test_the_largest_token_that_can_be_exported(tmp_path: Path, make_samples: Ca
 
 
 @pytest.mark.parametrize(
-    ("rows_of_it", "chunk", "found"),
+    ("row_count", "chunk", "found"),
     [
         (2**17, (2**17, 512), "has chunks of 134,217,728 bytes and 134,217,728 in all"),
         (2**24, (64, 512), "has chunks of 65,536 bytes and 17,179,869,184 in all"),
         (2**24, None, "17,179,869,184 in all"),
     ],
 )
-def test_a_dataset_that_is_far_greater_than_its_file_is_not_read(
-    refused: Callable[..., str], rows_of_it: int, chunk: tuple[int, ...] | None, found: str
+def test_dataset_far_larger_than_its_file_is_an_error(
+    error_of: Callable[..., str], row_count: int, chunk: tuple[int, ...] | None, found: str
 ) -> None:
     def inflate(path: Path) -> None:
         with h5py.File(path, "r+") as file:
             del file["input_ids"]
-            file.create_dataset("input_ids", (rows_of_it, 512), "i2", chunks=chunk, compression=chunk and "gzip")
+            file.create_dataset("input_ids", (row_count, 512), "i2", chunks=chunk, compression=chunk and "gzip")
 
-    said = refused("hdf5-fixed", edit_file=inflate)
-    assert said.startswith("input_ids has chunks of ") and found in said
+    message = error_of("hdf5-fixed", edit_file=inflate)
+    assert message.startswith("input_ids has chunks of ") and found in message
 
 
-def test_many_rows_that_are_the_same_long_one_in_the_file(
-    tmp_path: Path, allowed: AllowedTokens, monkeypatch: pytest.MonkeyPatch
+def test_rows_that_all_refer_to_one_long_row_exceed_the_memory_limit(
+    tmp_path: Path, allowed: VocabularyFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reference to the heap has 16 bytes, so that a file of 2 MB stands for 8 GB of rows."""
+    """A reference to the heap has 16 bytes, so that a file of 2 MB can represent 8 GB of rows."""
     rows, long = 2048, np.full(250_000, 5, np.int64)
     file, places = tmp_path / "file", []
     with h5py.File(file, "w") as hdf5_file:
@@ -476,7 +485,7 @@ def test_many_rows_that_are_the_same_long_one_in_the_file(
     for place in places:
         content[place : place + 16 * rows] = content[place : place + 16] * rows
     file.write_bytes(content)
-    monkeypatch.setattr(hdf5, "MEMORY_BYTES", 2**26)
+    monkeypatch.setattr(hdf5, "MEMORY_LIMIT_BYTES", 2**26)
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(WorkError, match=r"it cannot be read as HDF5 \(.*memory"):
         import_file(file, "hdf5-variable", allowed, tmp_path / "shard.h5")

@@ -1,4 +1,4 @@
-"""What leaves comes back: shards to the byte, files of others number by number, with what they were made from."""
+"""Export and import: shards come back byte for byte, files of other projects value by value, with their origin."""
 
 import signal
 import time
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.formats import hdf5, tfrecord
 from benchmarks.bert.formats import rows as rows_module
 from benchmarks.bert.formats.convert import FORMATS, export_shard, export_store, import_file
-from benchmarks.bert.formats.rows import AllowedTokens, joined
+from benchmarks.bert.formats.rows import VocabularyFacts, concatenate_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from benchmarks.bert.shard import EVALUATION, Origin, Shard, write_shard
@@ -30,7 +30,7 @@ WriteForeign = Callable[[str, Path, dict[str, Any]], Path]
 ForeignArrays = Callable[[str], dict[str, Any]]
 
 
-def of_text(allowed: AllowedTokens, **chosen: Any) -> Origin:
+def of_text(allowed: VocabularyFacts, **chosen: Any) -> Origin:
     return Origin.of_text("tëxt", "ef" * 32, allowed.sha256, GenerationSettings(**chosen))
 
 
@@ -48,21 +48,21 @@ def assert_equal(one: Samples, two: Samples) -> None:
     st.sampled_from(["text", "evaluation", "imported"]),
 )
 @settings(deadline=None, max_examples=40)
-def test_a_shard_comes_back_to_the_byte(
+def test_exported_shard_is_imported_byte_for_byte(
     tmp_path_factory: pytest.TempPathFactory,
     make_samples: MakeSamples,
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
     format_name: str,
     lengths: list[int],
     seed: int,
-    made: str,
+    kind_of_origin: str,
 ) -> None:
     folder = tmp_path_factory.mktemp("exchange")
     origin = of_text(allowed, seed=seed, masked_lm_probability=0.1 + 0.2, max_sequence_length=512 + seed)
-    if made == "evaluation":
+    if kind_of_origin == "evaluation":
         one = of_text(allowed)
         origin = Origin(**{**vars(one), "selection": EVALUATION, "selected_from": 7, "selection_sha256": "12" * 32})
-    if made == "imported":
+    if kind_of_origin == "imported":
         origin = Origin("a/b", "", allowed.sha256, 600, 80, made_by="tfrecord")
     shard = folder / "a.h5"
     write_shard(shard, make_samples(lengths, seed), origin)
@@ -72,11 +72,11 @@ def test_a_shard_comes_back_to_the_byte(
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_rows_by_hand_are_read(
+def test_handmade_rows_are_read(
     tmp_path: Path,
     foreign_arrays: ForeignArrays,
     write_foreign: WriteForeign,
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
     format_name: str,
 ) -> None:
     file = write_foreign(format_name, tmp_path / "a", foreign_arrays(format_name))
@@ -99,11 +99,11 @@ def test_rows_by_hand_are_read(
         assert shard.origin == Origin("a", sha256_of(file), allowed.sha256, *widths, made_by=format_name)
 
 
-def test_the_widths_of_variable_rows_grow_with_them(
-    tmp_path: Path, make_samples: MakeSamples, write_foreign: WriteForeign, allowed: AllowedTokens
+def test_long_variable_rows_increase_the_recorded_widths(
+    tmp_path: Path, make_samples: MakeSamples, write_foreign: WriteForeign, allowed: VocabularyFacts
 ) -> None:
     samples = make_samples([700, 5], least=77, most=90)
-    rows: dict[str, Any] = rows_module.padded(samples, 700, 90)
+    rows: dict[str, Any] = rows_module.pad_rows(samples, 700, 90)
     lengths, counts = np.diff(samples.sample_offsets), np.diff(samples.masked_offsets)
     assert counts[0] > 76
     del rows["input_mask"]
@@ -117,30 +117,30 @@ def test_the_widths_of_variable_rows_grow_with_them(
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_the_settings_that_samples_were_made_with_are_stated_where_a_file_does_not_say(
+def test_given_settings_are_recorded_for_files_without_padding(
     tmp_path: Path,
     foreign_arrays: ForeignArrays,
     write_foreign: WriteForeign,
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
     format_name: str,
 ) -> None:
     file, shard = write_foreign(format_name, tmp_path / "a", foreign_arrays(format_name)), tmp_path / "a.h5"
     stated = (128, 20) if format_name == "hdf5-variable" else (16, 4)
-    import_file(file, format_name, allowed, shard, GenerationSettings.of_lengths(*stated))
+    import_file(file, format_name, allowed, shard, GenerationSettings.from_lengths(*stated))
     assert (Shard(shard).origin.max_sequence_length, Shard(shard).origin.max_predictions) == stated
     with pytest.raises(UsageError, match=r"up to 16 tokens, 4 of them masked, .* --max-sequence-length 15 and"):
-        import_file(file, format_name, allowed, tmp_path / "wrong.h5", GenerationSettings.of_lengths(15, 4))
+        import_file(file, format_name, allowed, tmp_path / "wrong.h5", GenerationSettings.from_lengths(15, 4))
     assert not (tmp_path / "wrong.h5").exists()
 
 
-def test_other_settings_than_those_of_an_exported_shard_are_refused(
-    tmp_path: Path, make_samples: MakeSamples, allowed: AllowedTokens
+def test_settings_that_contradict_an_exported_shard_are_an_error(
+    tmp_path: Path, make_samples: MakeSamples, allowed: VocabularyFacts
 ) -> None:
     origin = of_text(allowed, max_sequence_length=128, max_predictions=20)
     write_shard(tmp_path / "a.h5", make_samples([5, 64], most=9), origin)
     for format_name in ("hdf5-fixed", "hdf5-variable"):
         export_shard(tmp_path / "a.h5", format_name, tmp_path / "a.hdf5")
-        import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "b.h5", GenerationSettings.of_lengths(128, None))
+        import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "b.h5", GenerationSettings.from_lengths(128, None))
         assert Shard(tmp_path / "b.h5").origin == origin
         with pytest.raises(UsageError, match="has samples of up to 128 tokens, 20 of them masked"):
             import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "c.h5", GenerationSettings())
@@ -148,7 +148,7 @@ def test_other_settings_than_those_of_an_exported_shard_are_refused(
 
 @pytest.mark.parametrize("kind", ["<i8", ">i4", "<u2"])
 def test_any_integer_type_and_labels_in_a_column_are_read(
-    tmp_path: Path, foreign_arrays: ForeignArrays, write_foreign: WriteForeign, allowed: AllowedTokens, kind: str
+    tmp_path: Path, foreign_arrays: ForeignArrays, write_foreign: WriteForeign, allowed: VocabularyFacts, kind: str
 ) -> None:
     arrays = {name: values.astype(kind) for name, values in foreign_arrays("hdf5-fixed").items()}
     arrays["next_sentence_labels"] = arrays["next_sentence_labels"][:, None]
@@ -159,8 +159,8 @@ def test_any_integer_type_and_labels_in_a_column_are_read(
     assert_equal(Shard(tmp_path / "plain.h5").samples, Shard(tmp_path / "other.h5").samples)
 
 
-def test_a_foreign_fixed_file_comes_back_equal(
-    tmp_path: Path, foreign_arrays: ForeignArrays, write_foreign: WriteForeign, allowed: AllowedTokens
+def test_imported_fixed_file_is_exported_unchanged(
+    tmp_path: Path, foreign_arrays: ForeignArrays, write_foreign: WriteForeign, allowed: VocabularyFacts
 ) -> None:
     arrays = foreign_arrays("hdf5-fixed")
     import_file(write_foreign("hdf5-fixed", tmp_path / "a", arrays), "auto", allowed, tmp_path / "a.h5")
@@ -172,7 +172,9 @@ def test_a_foreign_fixed_file_comes_back_equal(
             assert np.array_equal(file[name][:], values)
 
 
-def test_a_variable_file_is_as_nvidia_has_it(tmp_path: Path, make_samples: MakeSamples, allowed: AllowedTokens) -> None:
+def test_variable_file_has_the_layout_of_nvidia(
+    tmp_path: Path, make_samples: MakeSamples, allowed: VocabularyFacts
+) -> None:
     samples = make_samples([5, 9])
     write_shard(tmp_path / "a.h5", samples, of_text(allowed))
     export_shard(tmp_path / "a.h5", "hdf5-variable", tmp_path / "a.hdf5")
@@ -197,7 +199,7 @@ def test_a_variable_file_is_as_nvidia_has_it(tmp_path: Path, make_samples: MakeS
 
 @pytest.mark.parametrize("format_name", HDF5)
 def test_the_same_samples_give_the_same_bytes(
-    tmp_path: Path, make_samples: MakeSamples, allowed: AllowedTokens, format_name: str
+    tmp_path: Path, make_samples: MakeSamples, allowed: VocabularyFacts, format_name: str
 ) -> None:
     write_shard(tmp_path / "a.h5", make_samples([5, 512, 77]), of_text(allowed))
     export_shard(tmp_path / "a.h5", format_name, tmp_path / "one")
@@ -207,26 +209,28 @@ def test_the_same_samples_give_the_same_bytes(
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_blocks_of_rows_join(
+def test_blocks_of_rows_are_concatenated(
     tmp_path: Path,
     make_samples: MakeSamples,
     write_foreign: WriteForeign,
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
     monkeypatch: pytest.MonkeyPatch,
     format_name: str,
 ) -> None:
-    for module, name in ((rows_module, "ROWS_A_BLOCK"), (hdf5, "ROWS_A_BLOCK"), (tfrecord, "ROWS_HELD")):
+    for module, name in ((rows_module, "ROWS_PER_BLOCK"), (hdf5, "ROWS_PER_BLOCK"), (tfrecord, "MAX_ROWS_IN_MEMORY")):
         monkeypatch.setattr(module, name, 3)
-    monkeypatch.setattr(hdf5, "ROWS_A_CHUNK", 2)
+    monkeypatch.setattr(hdf5, "ROWS_PER_CHUNK", 2)
     blocks: list[list[int]] = []
     for module in (hdf5, tfrecord):
-        monkeypatch.setattr(module, "joined", lambda parts: blocks.append([*map(len, parts)]) or joined(parts))
+        monkeypatch.setattr(
+            module, "concatenate_samples", lambda parts: blocks.append([*map(len, parts)]) or concatenate_samples(parts)
+        )
     for count in (3, 7):
         samples = make_samples([5 + 7 * row for row in range(count)], seed=count)
         write_shard(tmp_path / "a.h5", samples, of_text(allowed))
         file = tmp_path / "a.file"
         if format_name == "tfrecord":
-            arrays = rows_module.padded(samples, 512, 76)
+            arrays = rows_module.pad_rows(samples, 512, 76)
             arrays["masked_lm_weights"] = np.arange(76) < np.diff(samples.masked_offsets)[:, None]
             write_foreign(format_name, file, arrays)
         else:
@@ -236,11 +240,11 @@ def test_blocks_of_rows_join(
     assert blocks == [[3], [3, 3, 1]]
 
 
-def drop(name: str) -> Callable[[h5py.File], None]:
+def drop_attribute(name: str) -> Callable[[h5py.File], None]:
     return lambda file: file.attrs.__delitem__(f"podium_{name}")
 
 
-def note(name: str, value: Any) -> Callable[[h5py.File], None]:
+def set_attribute(name: str, value: Any) -> Callable[[h5py.File], None]:
     def edit(file: h5py.File) -> None:
         if isinstance(value, bytes):
             file.attrs.create(f"podium_{name}", value, dtype=h5py.string_dtype("utf-8", len(value)))
@@ -258,28 +262,28 @@ def relabel(file: h5py.File) -> None:
     "edit",
     [
         relabel,
-        drop("content_sha256"),
-        drop("max_predictions"),
-        drop("seed"),
-        note("content_sha256", b"00" * 32),
-        note("content_sha256", "ab" * 32),
-        note("format", b"podium-other"),
-        note("format_version", 4),
-        note("selection", b"some"),
-        note("max_sequence_length", 6),
-        note("max_sequence_length", 512.0),
-        note("max_predictions", 0),
-        note("max_predictions", 1),
-        note("selected_from", [1, 2]),
-        note("masked_lm_probability", 1.5),
-        note("source", b"\xff"),
+        drop_attribute("content_sha256"),
+        drop_attribute("max_predictions"),
+        drop_attribute("seed"),
+        set_attribute("content_sha256", b"00" * 32),
+        set_attribute("content_sha256", "ab" * 32),
+        set_attribute("format", b"podium-other"),
+        set_attribute("format_version", 4),
+        set_attribute("selection", b"some"),
+        set_attribute("max_sequence_length", 6),
+        set_attribute("max_sequence_length", 512.0),
+        set_attribute("max_predictions", 0),
+        set_attribute("max_predictions", 1),
+        set_attribute("selected_from", [1, 2]),
+        set_attribute("masked_lm_probability", 1.5),
+        set_attribute("source", b"\xff"),
     ],
 )
 @pytest.mark.parametrize("format_name", HDF5)
-def test_notes_that_are_not_of_these_samples_are_not_believed(
+def test_recorded_attributes_that_do_not_match_the_samples_are_ignored(
     tmp_path: Path,
     make_samples: MakeSamples,
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
     edit: Callable[[h5py.File], None],
     format_name: str,
 ) -> None:
@@ -293,22 +297,22 @@ def test_notes_that_are_not_of_these_samples_are_not_believed(
     assert origin == Origin("a.hdf5", sha256_of(file), allowed.sha256, 512, 76, made_by=format_name)
 
 
-def test_an_exported_shard_of_another_vocabulary_is_refused(
-    tmp_path: Path, make_samples: MakeSamples, allowed: AllowedTokens
+def test_exported_shard_of_another_vocabulary_is_an_error(
+    tmp_path: Path, make_samples: MakeSamples, allowed: VocabularyFacts
 ) -> None:
     write_shard(tmp_path / "a.h5", make_samples([5]), Origin("t", "", "ab" * 32, 512, 76, made_by="tfrecord"))
     export_shard(tmp_path / "a.h5", "hdf5-fixed", tmp_path / "a.hdf5")
-    with pytest.raises(UsageError, match=r"a\.hdf5: was exported from .* another vocabulary .*; name .* abababab"):
+    with pytest.raises(UsageError, match=r"a\.hdf5: was exported from .* another vocabulary .*; give .* abababab"):
         import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "back.h5")
     assert not (tmp_path / "back.h5").exists()
 
 
 @pytest.mark.skipif(not WIKIPEDIA.is_dir(), reason="the reference's samples lie in ../shared, which is not here")
 @pytest.mark.parametrize("format_name", HDF5)
-def test_the_reference_s_samples_come_back(tmp_path: Path, format_name: str) -> None:
+def test_samples_of_the_reference_survive_export_and_import(tmp_path: Path, format_name: str) -> None:
     stored = np.load(WIKIPEDIA / "reference_samples_part-00000.npz")
     samples = Samples(**{name: stored[name] for name in SAMPLE_DTYPES})
-    allowed = AllowedTokens.of(WIKIPEDIA / "vocab.txt")
+    allowed = VocabularyFacts.from_file(WIKIPEDIA / "vocab.txt")
     shard = tmp_path / "part-00000.h5"
     write_shard(shard, samples, Origin.of_text("part-00000", "ef" * 32, allowed.sha256, GenerationSettings()))
     (file,) = export_store(tmp_path, format_name, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""TFRecord: a file that TensorFlow wrote, records that are damaged, and Examples that lack something."""
+"""TFRecord: a file written by TensorFlow, damaged records and incomplete Examples."""
 
 import gzip
 import struct
@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.formats.convert import import_file
-from benchmarks.bert.formats.rows import AllowedTokens
+from benchmarks.bert.formats.rows import VocabularyFacts
 from benchmarks.bert.shard import Shard
 from podium.core.errors import WorkError
 
+# Four samples written by TensorFlow 2.21 with tf.io.TFRecordWriter. Each is
+# tf.train.Example(features=tf.train.Features(feature=…)).SerializeToString() of an OrderedDict with the seven features
+# of the reference in its order. max_seq_length is 64, max_predictions_per_seq 9; ids are random numbers from 5 to 999.
 FOUR = Path(__file__).with_name("four.tfrecord")
-"""Four samples as TensorFlow 2.21 wrote them with tf.io.TFRecordWriter, each one
-tf.train.Example(features=tf.train.Features(feature=…)).SerializeToString() of an OrderedDict with the reference's seven
-features in its order, at max_seq_length 64 and max_predictions_per_seq 9; ids are random numbers from 5 to 999."""
-RECORDS = (0, 485, 922, 1393)
-"""Where they begin, in bytes."""
+RECORDS = (0, 485, 922, 1393)  # their offsets in bytes
 
 
-def said(file: Path, allowed: AllowedTokens, format_name: str = "tfrecord") -> str:
-    """What is said of a file; no shard is left."""
+def error_of(file: Path, allowed: VocabularyFacts, format_name: str = "tfrecord") -> str:
+    """Return the error of importing a file, without file name and advice; check that no shard is left."""
     shard = file.with_name("shard.h5")
     with pytest.raises(WorkError) as caught:
         import_file(file, format_name, allowed, shard)
@@ -34,7 +33,7 @@ def said(file: Path, allowed: AllowedTokens, format_name: str = "tfrecord") -> s
     return sentence.removeprefix(start).removesuffix(end)
 
 
-def test_what_tensorflow_wrote_is_read(tmp_path: Path, allowed: AllowedTokens) -> None:
+def test_file_written_by_tensorflow_is_read(tmp_path: Path, allowed: VocabularyFacts) -> None:
     import_file(FOUR, "auto", allowed, tmp_path / "a.h5")
     shard = Shard(tmp_path / "a.h5")
     shard.verify()
@@ -61,50 +60,50 @@ def test_what_tensorflow_wrote_is_read(tmp_path: Path, allowed: AllowedTokens) -
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_a_damaged_record_is_named_by_its_byte(tmp_path: Path, allowed: AllowedTokens, record: int) -> None:
+def test_damaged_record_is_reported_with_its_byte_offset(tmp_path: Path, allowed: VocabularyFacts, record: int) -> None:
     whole, file = FOUR.read_bytes(), tmp_path / "file"
     end = (*RECORDS, len(whole))[RECORDS.index(record) + 1]
     for place in (record, record + 7, record + 8, record + 11):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        found = said(file, allowed)
-        assert found == f"no record begins at byte {record}: the length there does not have its checksum"
+        found = error_of(file, allowed)
+        assert found == f"no record begins at byte {record}: the length there does not match its checksum"
     for place in (record + 12, record + 200, end - 5, end - 4, end - 1):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        assert said(file, allowed) == f"the record that begins at byte {record} does not have its checksum"
+        assert error_of(file, allowed) == f"the record that begins at byte {record} does not match its checksum"
     for keep in (record + 1, record + 11):
         file.write_bytes(whole[:keep])
-        assert said(file, allowed) == f"it has {keep} bytes, and ends within the record that begins at {record}"
+        assert error_of(file, allowed) == f"it has {keep} bytes, and ends within the record that begins at {record}"
     for keep in (record + 12, end - 4, end - 1):
         file.write_bytes(whole[:keep])
         expected = f"it has {keep} bytes, and the record that begins at {record} ends at {end}"
-        assert said(file, allowed) == expected
+        assert error_of(file, allowed) == expected
 
 
-def test_a_length_beyond_the_file_is_not_read(
-    tmp_path: Path, allowed: AllowedTokens, framed: Callable[[bytes], bytes]
+def test_length_beyond_the_file_is_an_error(
+    tmp_path: Path, allowed: VocabularyFacts, frame_record: Callable[[bytes], bytes]
 ) -> None:
-    """Its checksum is right, so that only the size of the file bounds it."""
+    """The checksum of the length is right, so that only the size of the file bounds it."""
     from google_crc32c import value
 
     head = struct.pack("<Q", 2**62)
     crc = value(head)
     file = tmp_path / "file"
     file.write_bytes(head + struct.pack("<I", ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) % 2**32) + b"abc")
-    assert said(file, allowed) == f"it has 15 bytes, and the record that begins at 0 ends at {2**62 + 16}"
+    assert error_of(file, allowed) == f"it has 15 bytes, and the record that begins at 0 ends at {2**62 + 16}"
 
 
-def test_files_of_other_kinds(tmp_path: Path, allowed: AllowedTokens) -> None:
+def test_files_of_other_formats_are_errors(tmp_path: Path, allowed: VocabularyFacts) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"")
-    assert said(file, allowed) == "there is no record in it"
+    assert error_of(file, allowed) == "there is no record in it"
     file.write_bytes(gzip.compress(FOUR.read_bytes()))
     for format_name in ("tfrecord", "auto"):
         expected = "it is compressed with gzip, so decompress it first (gunzip)"
-        assert said(file, allowed, format_name) == expected
+        assert error_of(file, allowed, format_name) == expected
     for content in (b"", b"a text that is none of them", b"\0" * 5):
         file.write_bytes(content)
         expected = "it looks like none of hdf5-fixed, hdf5-variable, tfrecord"
-        assert said(file, allowed, "auto") == expected
+        assert error_of(file, allowed, "auto") == expected
 
 
 @pytest.mark.parametrize(
@@ -117,12 +116,12 @@ def test_files_of_other_kinds(tmp_path: Path, allowed: AllowedTokens) -> None:
         ({"next_sentence_labels": 1}, "next_sentence_labels has 0 values, and in the first row 1"),
     ],
 )
-def test_an_example_that_lacks_something(
+def test_example_without_a_feature_or_with_other_lengths_is_an_error(
     tmp_path: Path,
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
     foreign_arrays: Callable[[str], dict[str, Any]],
-    framed: Callable[[bytes], bytes],
-    serialized: Callable[[dict[str, Any]], bytes],
+    frame_record: Callable[[bytes], bytes],
+    serialize_example: Callable[[dict[str, Any]], bytes],
     change: dict[str, int | None],
     found: str,
 ) -> None:
@@ -131,8 +130,8 @@ def test_an_example_that_lacks_something(
         rows[1][name] = rows[1][name][:-dropped] if dropped else None
     rows[1] = {name: values for name, values in rows[1].items() if values is not None}
     file = tmp_path / "file"
-    file.write_bytes(b"".join(framed(serialized(row)) for row in rows))
-    assert said(file, allowed) == f"row 1, counted from 0: {found}"
+    file.write_bytes(b"".join(frame_record(serialize_example(row)) for row in rows))
+    assert error_of(file, allowed) == f"row 1, counted from 0: {found}"
 
 
 @pytest.mark.parametrize(
@@ -144,12 +143,12 @@ def test_an_example_that_lacks_something(
         ({"next_sentence_labels": 1}, "next_sentence_labels of the first row has 0 values, not 1"),
     ],
 )
-def test_a_first_example_whose_lists_disagree(
+def test_first_example_with_inconsistent_lengths_is_an_error(
     tmp_path: Path,
-    allowed: AllowedTokens,
+    allowed: VocabularyFacts,
     foreign_arrays: Callable[[str], dict[str, Any]],
-    framed: Callable[[bytes], bytes],
-    serialized: Callable[[dict[str, Any]], bytes],
+    frame_record: Callable[[bytes], bytes],
+    serialize_example: Callable[[dict[str, Any]], bytes],
     change: dict[str, int],
     found: str,
 ) -> None:
@@ -157,22 +156,24 @@ def test_a_first_example_whose_lists_disagree(
     for name, dropped in change.items():
         row[name] = row[name][:-dropped]
     file = tmp_path / "file"
-    file.write_bytes(framed(serialized(row)))
-    assert said(file, allowed) == found
+    file.write_bytes(frame_record(serialize_example(row)))
+    assert error_of(file, allowed) == found
 
 
-def test_a_record_that_is_no_example(tmp_path: Path, allowed: AllowedTokens, framed: Callable[[bytes], bytes]) -> None:
+def test_record_that_is_not_an_example_is_an_error(
+    tmp_path: Path, allowed: VocabularyFacts, frame_record: Callable[[bytes], bytes]
+) -> None:
     from benchmarks.bert.formats.tfrecord import Example
 
     file = tmp_path / "file"
-    file.write_bytes(framed(b"\x0a\xff\xff"))
-    assert said(file, allowed).startswith("row 0, counted from 0: it is no tf.train.Example (")
-    file.write_bytes(framed(b""))
-    assert said(file, allowed) == "row 0, counted from 0: it has no feature input_ids"
+    file.write_bytes(frame_record(b"\x0a\xff\xff"))
+    assert error_of(file, allowed).startswith("row 0, counted from 0: it is not a tf.train.Example (")
+    file.write_bytes(frame_record(b""))
+    assert error_of(file, allowed) == "row 0, counted from 0: it has no feature input_ids"
     example = Example()
     example.features.feature["input_ids"].SetInParent()
-    file.write_bytes(framed(example.SerializeToString()))
-    assert said(file, allowed) == "row 0, counted from 0: input_ids is empty, not int64_list"
+    file.write_bytes(frame_record(example.SerializeToString()))
+    assert error_of(file, allowed) == "row 0, counted from 0: input_ids is empty, not int64_list"
     example.features.feature["input_ids"].float_list.value.extend([1.0])
-    file.write_bytes(framed(example.SerializeToString()))
-    assert said(file, allowed) == "row 0, counted from 0: input_ids is float_list, not int64_list"
+    file.write_bytes(frame_record(example.SerializeToString()))
+    assert error_of(file, allowed) == "row 0, counted from 0: input_ids is float_list, not int64_list"

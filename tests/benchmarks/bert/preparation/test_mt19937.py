@@ -1,17 +1,17 @@
-"""The compiled random numbers: the same as CPython's, draw for draw."""
+"""The compiled random number generator: the same draws as CPython's."""
 
 from random import Random
 
 import numpy as np
 import pytest
 
-from benchmarks.bert.preparation.mt19937 import draw_below, draw_float, draw_word, shuffle, state_of
+from benchmarks.bert.preparation.mt19937 import copy_state, draw_below, draw_float, draw_word, shuffle
 
 
 @pytest.mark.parametrize("seed", [0, 12345, 2**63 - 1])
-def test_draws_of_all_kinds_are_those_of_cpython(seed: int) -> None:
+def test_draws_of_all_kinds_equal_those_of_cpython(seed: int) -> None:
     expected, kinds = Random(seed), Random(seed + 1)
-    state = state_of(expected)
+    state = copy_state(expected)
     for _ in range(3000):
         kind = kinds.randrange(4)
         n = kinds.choice([1, 2, 3, 255, 256, 257, 30_522, 2**31 - 1, 2**31])
@@ -30,8 +30,8 @@ def test_draws_of_all_kinds_are_those_of_cpython(seed: int) -> None:
     assert state.tolist() == list(expected.getstate()[1])
 
 
-def test_taking_a_state_leaves_the_generator_as_it_is() -> None:
+def test_copying_the_state_does_not_change_the_generator() -> None:
     random = Random(3)
     before = random.getstate()
-    draw_word(state_of(random))
+    draw_word(copy_state(random))
     assert random.getstate() == before

@@ -1,4 +1,4 @@
-"""Preparing a sample store from text files."""
+"""Preparation of a sample store from text files."""
 
 import errno
 import multiprocessing
@@ -15,9 +15,9 @@ import pytest
 
 from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST, MARKER, read_manifest
-from benchmarks.bert.preparation.prepare import EvaluationPick, Prepared, prepare, prepare_subset
+from benchmarks.bert.preparation.prepare import EvaluationPick, PreparedShard, prepare, prepare_subset
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS
 from benchmarks.bert.shard import Shard
 from benchmarks.bert.store import SampleStore, shard_paths
 from podium.core.errors import Interrupted, UsageError, WorkError
@@ -30,7 +30,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 @pytest.fixture
 def vocabulary(tmp_path: Path) -> Path:
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]), encoding="utf-8")
+    path.write_text(
+        "\n".join([*ALL_SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]), encoding="utf-8"
+    )
     return path
 
 
@@ -45,7 +47,7 @@ def texts(tmp_path: Path) -> list[Path]:
 def test_each_text_becomes_a_shard_in_the_order_of_the_texts(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
-    finished: list[Prepared] = []
+    finished: list[PreparedShard] = []
     shards = prepare(texts[::-1], vocabulary, tmp_path / "new" / "out", on_finished=finished.append)
     assert [shard.name for shard in shards] == ["part-2.h5", "part-1.h5", "part-0.h5"]
     assert [prepared.shard for prepared in finished] == shards
@@ -55,13 +57,11 @@ def test_each_text_becomes_a_shard_in_the_order_of_the_texts(
     assert read_manifest(out) == SampleStore(shards).manifest
 
 
-def test_the_manifest_is_renewed_with_every_shard_that_is_added(
-    texts: list[Path], vocabulary: Path, tmp_path: Path
-) -> None:
+def test_manifest_is_updated_when_shards_are_added(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare(texts[:2], vocabulary, out)
 
-    def interrupt(prepared: Prepared) -> None:
+    def interrupt(prepared: PreparedShard) -> None:
         raise KeyboardInterrupt
 
     (shard,) = prepare(texts[2:], vocabulary, tmp_path / "other")
@@ -69,7 +69,7 @@ def test_the_manifest_is_renewed_with_every_shard_that_is_added(
     with pytest.raises(KeyboardInterrupt):
         prepare(texts[2:], vocabulary, out, on_finished=interrupt)
     with pytest.raises(WorkError, match=r"part-2\.h5 is one shard too many, manifest\.json does not have it"):
-        SampleStore(out)  # the shard was there: nothing was written
+        SampleStore(out)  # the shard existed and was kept, so the manifest was not updated
     prepare(texts[2:], vocabulary, out)
     manifest = read_manifest(out)
     assert manifest is not None and manifest == SampleStore(out).manifest
@@ -97,7 +97,7 @@ def test_a_shard_of_another_vocabulary_in_the_folder_is_an_error(
         ({"selection": EvaluationPick(3)}, r"with selection whole \(here evaluation\)"),
     ],
 )
-def test_samples_made_otherwise_are_not_replaced(
+def test_shards_of_other_settings_are_not_replaced(
     texts: list[Path], vocabulary: Path, tmp_path: Path, given: dict[str, Any], match: str
 ) -> None:
     shards = prepare(texts, vocabulary, tmp_path / "out")
@@ -115,7 +115,7 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
 ) -> None:
     def again(**changes: Any) -> list[bool]:
         """Which shards were kept, in the order of the texts."""
-        finished: list[Prepared] = []
+        finished: list[PreparedShard] = []
         prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append, **changes)
         assert [shard.read_bytes() for shard in shards] == whole or changes
         return [prepared.kept for prepared in finished]
@@ -128,12 +128,12 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
 
     shards[0].write_bytes(b"old")
     flipped = bytearray(whole[1])
-    flipped[Shard(shards[1]).dataset_ranges["records"].stop - 1] ^= 1
+    flipped[Shard(shards[1]).places["records"].stop - 1] ^= 1
     shards[1].write_bytes(flipped)
     shards[2].unlink()
     assert again() == [False] * 3
 
-    shards[2].write_bytes(whole[1])  # whole, but another text's
+    shards[2].write_bytes(whole[1])  # valid, but of another text
     assert again() == [True, True, False]
     assert again(settings=GenerationSettings(seed=1)) == [False] * 3
     assert again(settings=GenerationSettings(seed=1)) == [True] * 3
@@ -143,10 +143,10 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
     assert shards[0].read_bytes() != whole[0]
 
 
-def test_whole_shards_of_an_older_version_are_converted_and_others_made_again(
+def test_valid_shards_of_an_older_version_are_converted_and_others_regenerated(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
-    """Also those of a preparation that was broken off before its manifest was written."""
+    """The preparation was interrupted before it wrote the manifest."""
     shards = prepare(texts, vocabulary, tmp_path / "out")
     whole = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     for shard in shards:
@@ -154,13 +154,13 @@ def test_whole_shards_of_an_older_version_are_converted_and_others_made_again(
     shards[1].write_bytes(shards[1].read_bytes()[:-9])
     (tmp_path / "out" / MANIFEST).unlink()
     (tmp_path / "out" / MARKER).touch()
-    finished: list[Prepared] = []
+    finished: list[PreparedShard] = []
     prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append)
     assert [prepared.kept for prepared in finished] == [True, False, True]
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
 
 
-def test_an_interruption_is_no_reason_to_make_a_shard_again(
+def test_interruption_does_not_cause_a_shard_to_be_regenerated(
     texts: list[Path], vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -174,36 +174,36 @@ def test_an_interruption_is_no_reason_to_make_a_shard_again(
     assert [shard.stat().st_ino for shard in shards] == inodes
 
 
-def test_a_text_that_may_be_cut_off_is_noted(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+def test_text_without_a_final_line_feed_is_reported(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     texts[1].write_text(f"{LETTERS}\nhel", encoding="utf-8")
-    finished: list[Prepared] = []
+    finished: list[PreparedShard] = []
     prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append)
     notes = [prepared.note for prepared in finished]
     assert notes[0] is notes[2] is None
     assert notes[1] is not None and "does not end with a line feed" in notes[1]
 
 
-def test_two_preparations_do_not_share_a_folder(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
-    def begin_another(prepared: Prepared) -> None:
-        with pytest.raises(UsageError, match="out: another `podium data prepare` is using this folder"):
+def test_second_preparation_in_the_same_folder_is_an_error(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+    def start_another(prepared: PreparedShard) -> None:
+        with pytest.raises(UsageError, match="out: another `podium data prepare` is at work on this folder"):
             prepare(texts, vocabulary, tmp_path / "out")
 
-    prepare(texts, vocabulary, tmp_path / "out", on_finished=begin_another)
+    prepare(texts, vocabulary, tmp_path / "out", on_finished=start_another)
     prepare(texts, vocabulary, tmp_path / "out")
 
 
 def assert_group_ends(group: int) -> None:
-    """The workers end too, those that were only just being started included."""
+    """Wait until no process of the group is left, also no worker that was being started when the parent was killed."""
     deadline = time.monotonic() + 20
     with suppress(ProcessLookupError):
         while True:
             os.killpg(group, 0)
-            assert time.monotonic() < deadline, "a worker has outlived the process that started it"
+            assert time.monotonic() < deadline, "a worker outlived the process that started it"
             time.sleep(0.05)
 
 
 @pytest.mark.slow
-def test_killed_early_and_late_and_begun_again_the_bytes_are_the_same(
+def test_killed_and_restarted_preparation_gives_the_same_bytes(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
     random = Random(0)
@@ -227,7 +227,7 @@ def test_killed_early_and_late_and_begun_again_the_bytes_are_the_same(
         while process.poll() is None and not any(out.glob(moment)):
             time.sleep(0.001)
         time.sleep(random.uniform(0, 0.05))
-        assert process.poll() is None, "it was done before it could be killed"
+        assert process.poll() is None, "the preparation finished before it could be killed"
         process.kill()
         process.wait()
         assert_group_ends(process.pid)
@@ -239,7 +239,7 @@ def test_killed_early_and_late_and_begun_again_the_bytes_are_the_same(
     assert [(out / f"part-{number}.h5").read_bytes() for number in range(3)] == expected
 
 
-def test_wrong_inputs_are_refused_before_anything_is_written(
+def test_invalid_inputs_are_errors_before_anything_is_written(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
@@ -255,34 +255,36 @@ def test_wrong_inputs_are_refused_before_anything_is_written(
         prepare([*texts, other / "part-0"], vocabulary, out)
     with pytest.raises(UsageError, match="there is no such vocabulary"):
         prepare(texts, tmp_path / "none.txt", out)
-    with pytest.raises(UsageError, match="a file exists at this path"):
+    with pytest.raises(UsageError, match="a file is in the way"):
         prepare(texts, vocabulary, vocabulary)
-    with pytest.raises(UsageError, match="a file exists at this path"):
+    with pytest.raises(UsageError, match="a file is in the way"):
         prepare(texts, vocabulary, vocabulary / "below")
     assert not out.exists()
 
 
-def test_a_text_that_is_not_utf_8_is_named_with_its_byte(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_reported_with_its_byte_offset(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
     texts[1].write_bytes("é\n".encode() + b"ab\xffcd\n")
     with pytest.raises(WorkError, match=r"part-1: the text is not UTF-8 at byte 5 \(invalid start byte\)"):
         prepare(texts, vocabulary, tmp_path / "out")
     left = shard_paths(tmp_path / "out")
     assert [path.name for path in left] == ["part-0.h5"]
     SampleStore(left).verify()
-    with pytest.raises(WorkError, match=r"out/manifest\.unfinished: the preparation of this store was interrupted"):
+    with pytest.raises(WorkError, match=r"out/manifest\.unfinished: the preparation of this store did not come to its"):
         SampleStore(tmp_path / "out")
     prepare(texts[:1], vocabulary, tmp_path / "out")
     SampleStore(tmp_path / "out")
 
 
-def test_a_text_without_a_document_is_named(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+def test_text_without_a_document_is_an_error(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     texts[0].write_text("\n\n", encoding="utf-8")
     with pytest.raises(WorkError, match="part-0: there is no document in it"):
         prepare(texts, vocabulary, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(
+def test_full_disk_is_an_error_and_leaves_no_partial_file(
     texts: list[Path], vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
@@ -294,12 +296,12 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / MARKER]
 
 
-def test_an_interruption_leaves_only_whole_shards_and_another_number_of_processes_makes_the_same(
+def test_interruption_leaves_only_complete_shards_whatever_the_number_of_processes(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
     one = prepare(texts, vocabulary, tmp_path / "one")
 
-    def interrupt(prepared: Prepared) -> None:
+    def interrupt(prepared: PreparedShard) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -313,7 +315,7 @@ def test_an_interruption_leaves_only_whole_shards_and_another_number_of_processe
     assert {path.name for path in left} <= {path.name for path in one}
 
 
-def test_a_worker_that_dies_is_a_sentence_and_leaves_nothing_unfinished(
+def test_dead_worker_is_an_error_and_leaves_no_partial_file(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
     texts[1].write_text(f"{LETTERS}\n" * 40_000, encoding="utf-8")
@@ -321,7 +323,7 @@ def test_a_worker_that_dies_is_a_sentence_and_leaves_nothing_unfinished(
     out.mkdir()
     (out / ".part-1.h5.0123abcd.partial").write_bytes(b"left behind")
 
-    def kill_workers(prepared: Prepared) -> None:
+    def kill_workers(prepared: PreparedShard) -> None:
         for worker in multiprocessing.active_children():
             worker.kill()
 

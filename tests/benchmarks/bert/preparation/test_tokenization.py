@@ -1,4 +1,4 @@
-"""The vocabulary file and the reference's tokenizer."""
+"""The vocabulary file and the tokenizer of the reference."""
 
 import hashlib
 import os
@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary, split_at_punctuation
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS, Tokenizer, Vocabulary, split_at_punctuation
 from podium.core.errors import UsageError
 
-WORDS = [*SPECIAL_WORDS, "cat", "##s", "un", "##aff", "##able", "a", "##a", "cafe", "!", "$", "—", "中", "国"]
+TOKENS = [*ALL_SPECIAL_TOKENS, "cat", "##s", "un", "##aff", "##able", "a", "##a", "cafe", "!", "$", "—", "中", "国"]
 
 
-VOCABULARY = Vocabulary(tuple(WORDS), "0" * 64)
+VOCABULARY = Vocabulary(tuple(TOKENS), "0" * 64)
 
 
 def pieces(line: str) -> list[str]:
-    return [WORDS[token] for token in Tokenizer(VOCABULARY).tokenize(line)]
+    return [TOKENS[token] for token in Tokenizer(VOCABULARY).tokenize(line)]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def pieces(line: str) -> list[str]:
         ("", []),
     ],
 )
-def test_a_line_becomes_the_pieces_of_the_reference(line: str, expected: list[str]) -> None:
+def test_tokens_of_a_line_equal_those_of_the_reference(line: str, expected: list[str]) -> None:
     assert pieces(line) == expected
 
 
@@ -53,53 +53,53 @@ def test_every_ascii_symbol_is_punctuation_and_other_symbols_are_not() -> None:
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 @settings(deadline=None)
-def test_any_text_gives_ids_and_the_cache_changes_nothing(line: str) -> None:
+def test_ids_are_in_range_and_independent_of_the_cache(line: str) -> None:
     tokenizer = Tokenizer(VOCABULARY)
     first = tokenizer.tokenize(line)
     assert tokenizer.tokenize(line) == first
-    assert all(0 <= token < len(WORDS) for token in first)
-    assert not {WORDS.index(word) for word in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")} & set(first)
+    assert all(0 <= token < len(TOKENS) for token in first)
+    assert not {TOKENS.index(word) for word in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")} & set(first)
 
 
 def test_a_vocabulary_is_read_with_the_hash_of_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
-    path.write_bytes("\r\n".join([*SPECIAL_WORDS, "café", "\u2028x"]).encode())
+    path.write_bytes("\r\n".join([*ALL_SPECIAL_TOKENS, "café", "\u2028x"]).encode())
     vocabulary = Vocabulary.read(path)
-    assert vocabulary.words == (*SPECIAL_WORDS, "café", "x")
+    assert vocabulary.tokens == (*ALL_SPECIAL_TOKENS, "café", "x")
     assert vocabulary.ids["café"] == 5
     assert vocabulary.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "lacks [PAD] [UNK] [CLS] [SEP] [MASK]"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\ncat\n", r"lacks [MASK]"),
         (
-            "\n".join([*SPECIAL_WORDS, "cat", "dog", "cat"]).encode(),
+            "\n".join([*ALL_SPECIAL_TOKENS, "cat", "dog", "cat"]).encode(),
             "lines 6 and 8 of the vocabulary are both 'cat'",
         ),
-        ("\n".join([*SPECIAL_WORDS, "", "dog"]).encode(), "line 6 of the vocabulary is empty"),
-        ("\n".join([*SPECIAL_WORDS, *map(str, range(65_531))]).encode(), "65536 words"),
+        ("\n".join([*ALL_SPECIAL_TOKENS, "", "dog"]).encode(), "line 6 of the vocabulary is empty"),
+        ("\n".join([*ALL_SPECIAL_TOKENS, *map(str, range(65_531))]).encode(), "65536 tokens"),
         (b"[PAD]\n\xff\n", "not UTF-8 at byte 6"),
     ],
 )
-def test_a_vocabulary_that_cannot_serve_is_refused_in_a_sentence(tmp_path: Path, content: bytes, said: str) -> None:
+def test_invalid_vocabulary_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes(content)
     with pytest.raises(UsageError) as caught:
         Vocabulary.read(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
 
 def test_the_largest_vocabulary_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_WORDS, *map(str, range(65_530))]), encoding="utf-8")
-    assert len(Vocabulary.read(path).words) == 65_535
+    path.write_text("\n".join([*ALL_SPECIAL_TOKENS, *map(str, range(65_530))]), encoding="utf-8")
+    assert len(Vocabulary.read(path).tokens) == 65_535
 
 
-def test_a_missing_vocabulary_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_missing_vocabulary_or_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such vocabulary file"):
         Vocabulary.read(tmp_path / "vocab.txt")
     with pytest.raises(UsageError, match="cannot be read"):
@@ -107,7 +107,7 @@ def test_a_missing_vocabulary_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_vocabulary_without_permission_is_refused(tmp_path: Path) -> None:
+def test_unreadable_vocabulary_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.touch(mode=0)
     with pytest.raises(UsageError, match="cannot be read"):
