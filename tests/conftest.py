@@ -35,8 +35,8 @@ COMPILED = (
     "benchmarks/bert/verification/",
     "implementations/pytorch/optim/",
 )
+# Seconds after which a rank prints its stack and ends: far more than needed on an idle machine.
 LONGEST_SECONDS = 240
-"""Seconds after which a rank prints its stack and ends: far more than needed on an idle machine."""
 
 
 gc.disable()  # until all tests are imported, which makes no garbage to speak of

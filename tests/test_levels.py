@@ -38,6 +38,7 @@ IMPLEMENTATION_LIBRARIES = {
     "triton",
     "transformers",
 }
+# What a part may import; the other parts may import anything but torch.
 LIBRARIES = {
     "podium.core": CORE_LIBRARIES,
     "benchmarks": BENCHMARK_LIBRARIES,
@@ -45,7 +46,6 @@ LIBRARIES = {
     "podium.mllog": CONFIG_LIBRARIES | {"mlperf_logging"},
     "implementations": IMPLEMENTATION_LIBRARIES,
 }
-"""What a part may import; the other parts may import anything but torch."""
 
 
 def name_of(path: Path) -> str:

@@ -69,8 +69,8 @@ subprocess.run([sys.executable, "-c", {WHERE!r}], env=os.environ | child_environ
 @dataclass(frozen=True)
 class Installation:
     python: Path
+    # site-packages.
     packages: Path
-    """site-packages."""
     home: Path
 
     def start(
@@ -175,8 +175,8 @@ def write_foreign(folder: Path, with_init: bool = True) -> Path:
 
 @dataclass(frozen=True)
 class Made:
+    # Where it was made.
     folder: Path
-    """Where it was made."""
     run: dict[str, Any]
 
 

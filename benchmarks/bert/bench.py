@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from benchmarks.bert.bench_reads import bench_reads
 from benchmarks.bert.preparation.prepare import prepare
-from benchmarks.bert.preparation.reference import generate_literally
+from benchmarks.bert.preparation.reference import generate_reference_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.shard import Origin, write_shard
@@ -74,7 +74,7 @@ def bench_prepare(arguments: argparse.Namespace) -> dict[str, Any]:
     def prepare_with_reference(folder: Path) -> None:
         vocabulary, settings = Vocabulary.read(arguments.vocab), GenerationSettings()
         for text in texts:
-            samples = generate_literally(text.read_text(encoding="utf-8").split("\n"), vocabulary, settings)
+            samples = generate_reference_samples(text.read_text(encoding="utf-8").split("\n"), vocabulary, settings)
             origin = Origin.of_text(text.name, sha256_of(text), vocabulary.sha256, settings)
             write_shard(folder / f"{text.name}.h5", samples, origin)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Self, TypeVar
 
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, UNKNOWN
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS, UNKNOWN
 from benchmarks.bert.sizes import TINY
 from podium.core.files import make_folder, write_if_changed
 
@@ -185,7 +185,7 @@ def train_vocabulary(texts: Sequence[Path], size: int, out: Path) -> None:
     # The `tokenizers` library numbers characters in an order that differs between processes, and breaks ties by these
     # numbers. Passed as special tokens, they are numbered in sorted order.
     alphabet = sorted(character for character in characters if not character.isspace())
-    numbered = [*SPECIAL_WORDS, *alphabet, *(CONTINUATION + character for character in alphabet)]
+    numbered = [*ALL_SPECIAL_TOKENS, *alphabet, *(CONTINUATION + character for character in alphabet)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=numbered, continuing_subword_prefix=CONTINUATION, show_progress=False
     )

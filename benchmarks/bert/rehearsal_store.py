@@ -32,14 +32,14 @@ MAX_SAMPLES = 4 * WIKIPEDIA_SAMPLES
 SHARDS = 500  # the number of files of MLPerf's text
 CHUNK_SAMPLES = 1 << 22  # lengths drawn at a time
 VERSION = 2  # of the drawing of lengths; part of the folder's name
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_TOKENS_PER_SAMPLE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def rehearsal_vocabulary(folder: Path, vocabulary_size: int) -> Path:
     """Write a vocabulary of this size with meaningless words, unless it is there already. Returns its path."""
     path = make_folder(folder) / f"vocabulary-{vocabulary_size}.txt"
-    others = (f"w{number}" for number in range(len(SPECIAL_TOKENS), vocabulary_size))
-    write_if_changed(path, "\n".join([*SPECIAL_TOKENS, *others]) + "\n")
+    others = (f"w{number}" for number in range(len(SPECIAL_TOKENS_PER_SAMPLE), vocabulary_size))
+    write_if_changed(path, "\n".join([*SPECIAL_TOKENS_PER_SAMPLE, *others]) + "\n")
     return path
 
 
@@ -127,7 +127,7 @@ def _write(store: Path, samples: int, longest: int, vocabulary_sha256: str) -> N
 
 
 def _predictions(longest: int) -> int:
-    return GenerationSettings.of_lengths(longest, None).max_predictions
+    return GenerationSettings.from_lengths(longest, None).max_predictions
 
 
 def _write_index(path: Path, samples: int, longest: int) -> StoredLengths:

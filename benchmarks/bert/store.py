@@ -197,7 +197,7 @@ class SampleStore:
             raise UsageError(
                 f"{self.paths[0]}: was made with another vocabulary than {name}; name that one, or {ADVICE}"
             )
-        self.vocabulary_size = len(vocabulary.words)
+        self.vocabulary_size = len(vocabulary.tokens)
 
     def require_all_samples(self) -> None:
         """Raise UsageError for a random subset of samples, which MLPerf's closed division does not allow."""

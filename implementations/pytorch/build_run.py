@@ -42,7 +42,7 @@ def load_checkpoint(model: BertForPreTraining, path: Path) -> None:
     Raises UsageError for a checkpoint that is missing or has another size or vocabulary, WorkError for a damaged one.
     """
     checkpoint = PodiumCheckpoint(path)
-    checkpoint.require(model.size, model.vocabulary)
+    checkpoint.require_model_size(model.size, model.vocabulary)
     weights = model.state_dict()
     assert sorted(weights) == sorted(checkpoint.names), "checkpoint and model have the same tensor names"
     for name, weight in weights.items():  # never two copies of all weights in memory

@@ -71,7 +71,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
     store.require_samples(samples, "--samples")
     options = ModelOptions(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
     with torch.device("meta"):  # no initialisation: all weights are loaded below
-        model = BertForPreTraining(size, len(vocabulary.words), dropout_probability=0.0, model_options=options)
+        model = BertForPreTraining(size, len(vocabulary.tokens), dropout_probability=0.0, model_options=options)
     model.to_empty(device=device)
     load_checkpoint(model, arguments.checkpoint)
     batches = evaluation_batches(

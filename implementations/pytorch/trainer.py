@@ -162,7 +162,7 @@ class Trainer:
         if self.folder.data.exists():
             self.digests = {key: store.manifest.digest for key, store in zip(config.all_stores, opened, strict=True)}
         self.store: SampleStore = join_stores(stores)
-        self.vocabulary_size = len(vocabulary.words)
+        self.vocabulary_size = len(vocabulary.tokens)
 
     def _build_order(self) -> None:
         self.order = build_order(self.config, self.store, self.vocabulary_size, self.processes.device)

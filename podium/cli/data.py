@@ -62,7 +62,7 @@ def prepare(
 
     Finished shards are kept: run the same command again to resume after an interruption.
     """
-    from benchmarks.bert.preparation.prepare import WHOLE_TEXT, EvaluationPick, Prepared, prepare_subset
+    from benchmarks.bert.preparation.prepare import WHOLE_TEXT, EvaluationPick, PreparedShard, prepare_subset
     from benchmarks.bert.preparation.prepare import prepare as prepare_texts
     from benchmarks.bert.preparation.settings import GenerationSettings
 
@@ -72,12 +72,12 @@ def prepare(
         raise UsageError(f"--evaluation: cannot be combined with {other}; use it with one text file, eval.txt")
     if seed and not samples:
         raise UsageError("--seed: has no effect without --samples, since nothing else is random; leave it out")
-    settings = GenerationSettings.of_lengths(max_sequence_length, max_predictions)
+    settings = GenerationSettings.from_lengths(max_sequence_length, max_predictions)
     kept = 0
     with progress_bar() as bar:
         task = bar.add_task("Making samples", total=sum(path.stat().st_size for path in texts if path.is_file()))
 
-        def on_finished(prepared: Prepared) -> None:
+        def on_finished(prepared: PreparedShard) -> None:
             nonlocal kept
             kept += prepared.kept
             bar.advance(task, prepared.text.stat().st_size)
@@ -124,7 +124,7 @@ def checkpoint(
         )
     lines = {
         "from": f"{converted.source} ({converted.kind})",
-        "size": f"{converted.size.name}, vocabulary of {converted.vocabulary}",
+        "size": f"{converted.size.name}, vocabulary of {converted.vocabulary_size}",
         "tensors": f"{converted.tensors}, with the reference's names, all finite",
         "parameters": f"{converted.parameters:,}",
         "MLPerf's own": "yes, byte for byte" if converted.official else "no",
@@ -162,7 +162,7 @@ def import_(
 
     settings = None
     if max_sequence_length is not None or max_predictions is not None:
-        settings = GenerationSettings.of_lengths(max_sequence_length, max_predictions)
+        settings = GenerationSettings.from_lengths(max_sequence_length, max_predictions)
 
     with progress_bar() as bar:
         task = bar.add_task("Importing files", total=len(files))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from benchmarks.bert.manifest import WHOLE_STORE, NodePart
-from benchmarks.bert.preparation.settings import SHORTEST_LENGTH, GenerationSettings
+from benchmarks.bert.preparation.settings import MIN_SEQUENCE_LENGTH, GenerationSettings
 from benchmarks.bert.rules import MAX_SEED, TARGET_ACCURACY, closed_division_violations, evaluation_interval
 from benchmarks.bert.sizes import SEQUENCE_LENGTH, SIZES, Size
 from podium.config.sbatch import abbreviation_note, limit_seconds, match_options, rejection_reason
@@ -453,7 +453,7 @@ class TrainingPhase(Settings):
 
     max_sequence_length: int | None = Field(
         default=None,
-        ge=SHORTEST_LENGTH,
+        ge=MIN_SEQUENCE_LENGTH,
         le=SEQUENCE_LENGTH,
         description="Maximum number of tokens of a sample, for samples made from text; unset: that of the store",
     )
@@ -485,7 +485,7 @@ class TrainingPhase(Settings):
     @property
     def generation(self) -> GenerationSettings:
         """Settings for making samples of this phase from text."""
-        return GenerationSettings.of_lengths(self.max_sequence_length, self.max_predictions)
+        return GenerationSettings.from_lengths(self.max_sequence_length, self.max_predictions)
 
     @model_validator(mode="after")
     def _check_masks_fit(self) -> Self:

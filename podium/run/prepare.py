@@ -129,5 +129,5 @@ def check_checkpoint(config: RunConfig) -> None:
         return
     vocabulary = config.data.vocabulary
     exists = vocabulary is not None and vocabulary.is_file()  # the embedded text's is written with its first store
-    vocabulary_size = len(Vocabulary.read(vocabulary).words) if vocabulary and exists else None
-    PodiumCheckpoint(config.initial_checkpoint).require(config.model_size, vocabulary_size)
+    vocabulary_size = len(Vocabulary.read(vocabulary).tokens) if vocabulary and exists else None
+    PodiumCheckpoint(config.initial_checkpoint).require_model_size(config.model_size, vocabulary_size)

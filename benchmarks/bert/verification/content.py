@@ -316,7 +316,7 @@ def check_replacements(evidence: Evidence) -> Iterator[Finding]:
     """Check the tokens at masked positions: 80% [MASK], 10% the original; a random token may be either by chance."""
     if evidence.vocabulary is None:
         return
-    by_chance = RANDOM_SHARE / len(evidence.vocabulary.words)
+    by_chance = RANDOM_SHARE / len(evidence.vocabulary.tokens)
     for prefix, statistics in evidence.readable_statistics:
         if not statistics.tokens_checked:
             continue

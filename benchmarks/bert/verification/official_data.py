@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.bert.preparation.prepare import evaluation_pick
+from benchmarks.bert.preparation.prepare import pick_evaluation_indices
 from benchmarks.bert.shard import describe_differences
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
@@ -116,7 +116,7 @@ def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
     if len(statistics.lengths) != SEQUENCE_LENGTH + 1 or describe_differences(attributes):
         return
     store = SampleStore([*attributes])
-    picked = evaluation_pick(len(store), EVALUATION_SAMPLES)
+    picked = pick_evaluation_indices(len(store), EVALUATION_SAMPLES)
     found = input_ids_md5(store.read(int(index)).token_ids.tolist() for index in picked)
     same = found == EVALUATION_MD5
     yield check_result(

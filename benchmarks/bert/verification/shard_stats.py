@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings, masked_counts
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS_PER_SAMPLE, GenerationSettings, masked_counts
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, PAD, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import FlatArrays, largest
 from benchmarks.bert.shard import Origin, Shard
@@ -38,7 +38,7 @@ FAULTS = (
     "[CLS], [SEP], [MASK] or [PAD] within its text",
 )
 # The order of the argument `special` of compiled functions.
-SPECIAL_WORDS = (CLASSIFICATION, SEPARATOR, MASK, PAD)
+ALL_SPECIAL_TOKENS = (CLASSIFICATION, SEPARATOR, MASK, PAD)
 (
     BAD_SEGMENT,
     BAD_LABEL,
@@ -58,7 +58,7 @@ def expected_masked_counts(origin: Origin) -> NDArray[np.int64]:
     # The settings of imported samples are unknown; all published data has a probability of 0.15, the default.
     probability = (origin.generation or GenerationSettings()).masked_lm_probability
     counts = masked_counts(probability, origin.max_predictions, origin.max_sequence_length)
-    return np.minimum(counts, np.maximum(0, np.arange(len(counts)) - SPECIAL_TOKENS))
+    return np.minimum(counts, np.maximum(0, np.arange(len(counts)) - SPECIAL_TOKENS_PER_SAMPLE))
 
 
 @compiled
@@ -177,7 +177,7 @@ class StoreStatistics:
     @property
     def text_tokens(self) -> int:
         """Number of tokens other than [CLS] and [SEP]."""
-        return self.total("tokens") - SPECIAL_TOKENS * self.samples
+        return self.total("tokens") - SPECIAL_TOKENS_PER_SAMPLE * self.samples
 
     @property
     def tokens_checked(self) -> bool:
@@ -250,9 +250,9 @@ def compute_shard_statistics(path: Path, vocabulary: Vocabulary | None) -> Shard
         damage = str(error)
     own = vocabulary if vocabulary and vocabulary.sha256 == shard.attributes["vocabulary_sha256"] else None
     # Without the shard's own vocabulary token ids are not checked.
-    special = np.array([own.ids[word] if own else 0 for word in SPECIAL_WORDS], dtype=np.uint16)
+    special = np.array([own.ids[word] if own else 0 for word in ALL_SPECIAL_TOKENS], dtype=np.uint16)
     faults, first_offenders, as_mask, kept = _inspect_samples(
-        samples.arrays, expected_masked, special, len(own.words) if own else 0
+        samples.arrays, expected_masked, special, len(own.tokens) if own else 0
     )
     hashes = hash_samples(samples)
     _, occurrences = np.unique(hashes, return_counts=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.bert.preparation.prepare import evaluation_pick
+from benchmarks.bert.preparation.prepare import pick_evaluation_indices
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import RaggedBatch, collate
@@ -31,7 +31,7 @@ def evaluation_batches(
     if there are fewer samples than ranks. Raises UsageError if the store has too few samples.
     """
     store.require_samples(samples, "evaluation.samples")
-    picked = evaluation_pick(len(store), samples)
+    picked = pick_evaluation_indices(len(store), samples)
     lengths = store.lengths[picked].astype(np.int64)
     computed = lengths if slot_width is None else np.full_like(lengths, slot_width)
     mine = evaluation_share(computed, rank, replace(spec, counts="free"))

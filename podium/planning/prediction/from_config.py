@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.bert.lengths import reference_masked_counts
 from benchmarks.bert.manifest import LENGTH_INDEX_ONLY
-from benchmarks.bert.preparation.settings import SHORTEST_LENGTH
+from benchmarks.bert.preparation.settings import MIN_SEQUENCE_LENGTH
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_tiny_samples
 from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.store import SampleStore
@@ -177,7 +177,7 @@ def _phase_lengths(config: RunConfig, lengths: Lengths, unsure: list[str]) -> li
 def _cut_to_length(lengths: Lengths, max_length: int, max_masked: int) -> Lengths:
     """Return the lengths of samples made from the same text for a shorter length: full ones, and the remainders."""
     whole, rest = np.divmod(lengths.tokens, max_length)
-    tokens = np.concatenate([np.full(int(whole.sum()), max_length), rest[rest >= SHORTEST_LENGTH]])
+    tokens = np.concatenate([np.full(int(whole.sum()), max_length), rest[rest >= MIN_SEQUENCE_LENGTH]])
     return Lengths(tokens, np.minimum(reference_masked_counts(tokens), max_masked), max_length)
 
 

@@ -12,7 +12,7 @@ from benchmarks.bert.demo_text import EmbeddedText, Language, train_vocabulary, 
 from benchmarks.bert.preparation.documents import Reader
 from benchmarks.bert.preparation.generation import generate_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS, Tokenizer, Vocabulary
 from benchmarks.bert.sizes import TINY
 
 
@@ -49,7 +49,7 @@ def test_no_article_occurs_twice(text: EmbeddedText) -> None:
 
 def test_vocabulary_covers_the_evaluation_text(text: EmbeddedText) -> None:
     vocabulary = Vocabulary.read(text.vocabulary)
-    assert len(vocabulary.words) == TINY.vocabulary_size
+    assert len(vocabulary.tokens) == TINY.vocabulary_size
     assert vocabulary.ids["[UNK]"] not in Reader(vocabulary).read(text.evaluation.read_bytes()).tokens
 
 
@@ -94,9 +94,9 @@ def test_two_processes_train_the_same_vocabulary(texts: list[Path], tmp_path: Pa
 def test_vocabulary_starts_with_the_special_words(texts: list[Path], tmp_path: Path) -> None:
     train_vocabulary(texts, 200, tmp_path / "vocab.txt")
     vocabulary = Vocabulary.read(tmp_path / "vocab.txt")
-    assert vocabulary.words[:5] == SPECIAL_WORDS
-    assert len(vocabulary.words) == 200
-    assert all(word == word.lower() for word in vocabulary.words[5:])
+    assert vocabulary.tokens[:5] == ALL_SPECIAL_TOKENS
+    assert len(vocabulary.tokens) == 200
+    assert all(word == word.lower() for word in vocabulary.tokens[5:])
 
 
 def test_vocabulary_covers_its_training_text(texts: list[Path], tmp_path: Path) -> None:

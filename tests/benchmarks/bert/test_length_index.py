@@ -73,7 +73,7 @@ def test_store_reads_lengths_from_the_index_without_opening_shards(
 
 def test_stores_of_different_lengths_are_joined(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     short = tmp_path_factory.mktemp("short")
-    write(short / "c.h5", make_samples([100, 30], seed=3), chosen=GenerationSettings.of_lengths(128, 20))
+    write(short / "c.h5", make_samples([100, 30], seed=3), chosen=GenerationSettings.from_lengths(128, 20))
     update_manifest(short)
     joined = JoinedStores([SampleStore(short), SampleStore(folder)])
     assert np.asarray(joined.lengths).tolist() == [100, 30, 5, 60, 7, 512, 9]

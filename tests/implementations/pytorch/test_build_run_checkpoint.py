@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.checkpoint.convert import convert
-from benchmarks.bert.checkpoint.huggingface import write_huggingface
+from benchmarks.bert.checkpoint.huggingface import write_huggingface_checkpoint
 from benchmarks.bert.checkpoint.names import podium_shapes
-from benchmarks.bert.checkpoint.podium import write_podium
+from benchmarks.bert.checkpoint.podium import write_podium_checkpoint
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.samples import Sample
 from benchmarks.bert.sizes import LARGE, SIZES, TINY, Size
@@ -131,7 +131,7 @@ def test_podium_weights_give_podium_scores_in_transformers(
     from transformers import BertForPreTraining as HuggingFaceBert
 
     podium_model = make_model()
-    write_podium(tmp_path / "x.safetensors", weights_of(podium_model))
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights_of(podium_model))
     convert(tmp_path / "x.safetensors", tmp_path / "hf", to="huggingface")
     hf_model, loading_info = HuggingFaceBert.from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert not any(loading_info.values()), loading_info
@@ -147,9 +147,9 @@ def test_transformers_saves_the_same_weights(tmp_path: Path, make_model: Models)
     from transformers import BertForPreTraining as HuggingFaceBert
 
     weights = weights_of(make_model())
-    write_huggingface(tmp_path / "hf", weights)
+    write_huggingface_checkpoint(tmp_path / "hf", weights)
     HuggingFaceBert.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "again")
-    write_podium(tmp_path / "x.safetensors", weights)
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights)
     convert(tmp_path / "again", tmp_path / "y.safetensors")
     assert (tmp_path / "x.safetensors").read_bytes() == (tmp_path / "y.safetensors").read_bytes()
 
@@ -159,7 +159,7 @@ def test_transformers_saves_the_same_weights(tmp_path: Path, make_model: Models)
 
 def test_a_checkpoint_is_loaded_bit_for_bit(tmp_path: Path, make_model: Models) -> None:
     expected, model = make_model(seed=1), make_model(seed=2)
-    write_podium(tmp_path / "x.safetensors", weights_of(expected))
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights_of(expected))
     parameters = dict(model.named_parameters())
     load_checkpoint(model, tmp_path / "x.safetensors")
     for name, value in expected.state_dict().items():
@@ -171,7 +171,7 @@ def test_a_checkpoint_is_loaded_bit_for_bit(tmp_path: Path, make_model: Models) 
 def test_a_checkpoint_of_another_size_is_an_error_and_changes_no_weights(
     tmp_path: Path, make_model: Models, small: Size, vocabulary: int
 ) -> None:
-    write_podium(tmp_path / "x.safetensors", weights_of(make_model(seed=1)))
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights_of(make_model(seed=1)))
     for model, message in (
         (empty_model(small, vocabulary + 1), f"of {vocabulary} tokens, the vocabulary in use {vocabulary + 1}"),
         (empty_model(TINY, vocabulary), "the checkpoint is of size small, the model of size tiny"),
@@ -185,7 +185,7 @@ def test_a_checkpoint_of_another_size_is_an_error_and_changes_no_weights(
 def test_a_checkpoint_with_a_nan_is_an_error(tmp_path: Path, make_model: Models) -> None:
     weights = weights_of(make_model())
     weights.tensors["pooler.bias"][0] = np.nan
-    write_podium(tmp_path / "x.safetensors", weights)
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights)
     with pytest.raises(WorkError, match=r"pooler\.bias has values that are infinite or NaN, 1 in all"):
         load_checkpoint(make_model(), tmp_path / "x.safetensors")
 
@@ -201,7 +201,7 @@ def test_a_run_starts_from_its_initial_checkpoint(
     """The weights after initialisation and warm-up, as the first step finds them."""
     store, vocabulary_path = tiny_store
     checkpoint = empty_model(TINY, 12)
-    write_podium(tmp_path / "x.safetensors", weights_of(checkpoint))
+    write_podium_checkpoint(tmp_path / "x.safetensors", weights_of(checkpoint))
     data = DataSettings(store=store.paths[0].parent, evaluation_store=store.paths[0].parent, vocabulary=vocabulary_path)
     config = make_config(
         data=data,

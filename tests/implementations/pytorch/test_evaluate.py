@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.bert.checkpoint.podium import write_podium
+from benchmarks.bert.checkpoint.podium import write_podium_checkpoint
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.sizes import TINY
 from benchmarks.bert.store import SampleStore
@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.next_sentence.weight *= 5
     tensors = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     path = tmp_path_factory.mktemp("checkpoint") / "tiny.safetensors"
-    write_podium(path, Weights(TINY, 12, tensors))
+    write_podium_checkpoint(path, Weights(TINY, 12, tensors))
     return path
 
 

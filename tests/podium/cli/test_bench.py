@@ -144,8 +144,8 @@ def test_costs_are_written_for_the_system(config: RunConfig, tmp_path: Path) -> 
     assert (measured["system"], measured["recipe"], measured["hidden"]) == ("laptop", "indexed", 512)
 
 
+# Everything at once, on a model as small as can be.
 SMALL = BenchOptions(ablate=True, against="huggingface", steps=2, layers=2, hidden=64, vocabulary=500)
-"""Everything at once, on a model as small as can be."""
 ALONE = ("global_batch_size=4", "launch.threads_per_process=1")
 
 

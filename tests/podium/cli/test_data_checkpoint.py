@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.checkpoint.names import podium_shapes
-from benchmarks.bert.checkpoint.podium import PodiumCheckpoint, write_podium
+from benchmarks.bert.checkpoint.podium import PodiumCheckpoint, write_podium_checkpoint
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.sizes import TINY
 from tests.podium.conftest import run_podium
@@ -28,7 +28,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random, shapes = np.random.default_rng(4), podium_shapes(TINY, 12)
     tensors = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     path = tmp_path_factory.mktemp("tiny") / "tiny.safetensors"
-    write_podium(path, Weights(TINY, 12, tensors))
+    write_podium_checkpoint(path, Weights(TINY, 12, tensors))
     return path
 
 
@@ -53,7 +53,7 @@ def test_conversion_to_hugging_face_and_back(tmp_path: Path, tiny: Path) -> None
     again = checkpoint("hf", "new/back.safetensors", cwd=tmp_path)
     note = "  note          there is no config.json beside it, so 2 heads and GELU with tanh are assumed"
     assert again.stdout.splitlines() == [*back.stdout.splitlines(), note]
-    assert PodiumCheckpoint(tmp_path / "new" / "back.safetensors").vocabulary == 12
+    assert PodiumCheckpoint(tmp_path / "new" / "back.safetensors").vocabulary_size == 12
 
 
 def refused(*arguments: str, cwd: Path, exit_code: int = 2) -> str:

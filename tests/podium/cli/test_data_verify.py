@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.prepare import prepare
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS
 from benchmarks.bert.verification.evidence import VerificationRequest
 from podium.cli.data import data
 from podium.cli.verify import verify_store
@@ -38,7 +38,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     random = np.random.default_rng(5)
     words = [f"w{'abcdefghij'[i // 10]}{'abcdefghij'[i % 10]}" for i in range(100)]
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_WORDS, *words]) + "\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join([*ALL_SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
     for name in ("one", "two", "eval.txt"):
         documents = (
             "\n".join(" ".join(random.choice(words, random.integers(5, 20))) for _ in range(random.integers(20, 60)))

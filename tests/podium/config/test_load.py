@@ -606,7 +606,5 @@ def test_invalid_system_name_is_refused(tmp_path: Path, name: str) -> None:
     """`...yaml` would be the system `..`, with runs and results outside of their folders."""
     path = tmp_path / name
     path.write_text(TEXT, encoding="utf-8")
-    with pytest.raises(
-        UsageError, match=r"the file's name is the system's name, and .* cannot name folders and jobs"
-    ):
+    with pytest.raises(UsageError, match=r"the file's name is the system's name, and .* cannot name folders and jobs"):
         load_system(str(path))

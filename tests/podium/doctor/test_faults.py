@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.checkpoint.names import podium_shapes
-from benchmarks.bert.checkpoint.podium import write_podium
+from benchmarks.bert.checkpoint.podium import write_podium_checkpoint
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.manifest import NodePart
 from benchmarks.bert.preparation.prepare import prepare_subset
@@ -476,7 +476,7 @@ def test_missing_or_unsuitable_checkpoint(make_context: MakeContext, tmp_path: P
     assert "there is no such checkpoint" in problem_findings["checkpoint"].message
     assert problem_findings["checkpoint"].severity == problem_findings["paths"].severity == "error"
     shapes = podium_shapes(TINY, 12)
-    write_podium(path, Weights(TINY, 12, {name: np.zeros(shapes[name], np.float32) for name in shapes}))
+    write_podium_checkpoint(path, Weights(TINY, 12, {name: np.zeros(shapes[name], np.float32) for name in shapes}))
     assert_found(make_context(f"initial_checkpoint={path}"), "checkpoint", "error", "12 words")
 
 

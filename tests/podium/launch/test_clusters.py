@@ -236,7 +236,7 @@ def stores(home: Path, tmp_path: Path) -> dict[str, Path]:
     (text,) = home.glob("data/embedded/text")
     (samples,) = home.glob("data/embedded/samples-*")
     parts = sorted(path for path in text.glob("part-*"))
-    prepare(parts, text / "vocab.txt", tmp_path / "short", GenerationSettings.of_lengths(128, None))
+    prepare(parts, text / "vocab.txt", tmp_path / "short", GenerationSettings.from_lengths(128, None))
     evaluation = samples / "evaluation"
     return {
         "data.store": samples / "training",

@@ -390,13 +390,13 @@ def test_training_on_evaluation_samples_is_an_error(stores: dict[str, Path], tmp
 
 def test_evaluation_samples_shorter_than_training_samples_are_an_error(stores: dict[str, Path], tmp_path: Path) -> None:
     text, vocabulary = tmp_path / "two", stores["vocabulary"]
-    prepare([text], vocabulary, tmp_path / "short", GenerationSettings.of_lengths(128, None))
+    prepare([text], vocabulary, tmp_path / "short", GenerationSettings.from_lengths(128, None))
     short = stores | {"evaluation_store": tmp_path / "short"}
     with pytest.raises(
         UsageError, match=r"evaluation_store: .*/short was made for 128 tokens, .* samples for 512; all"
     ):
         prepared(config_of(short))
-    prepare([tmp_path / "one"], vocabulary, tmp_path / "train_short", GenerationSettings.of_lengths(128, None))
+    prepare([tmp_path / "one"], vocabulary, tmp_path / "train_short", GenerationSettings.from_lengths(128, None))
     both = prepared(config_of(short | {"store": tmp_path / "train_short"}))[0]
     prepared(config_of(stores | {"store": tmp_path / "train_short"}))  # evaluation may be longer
     closed = both.description.model_copy(update={"division": "closed"})

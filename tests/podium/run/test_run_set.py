@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks.bert import shard as shard_module
 from benchmarks.bert.checkpoint.names import podium_shapes
-from benchmarks.bert.checkpoint.podium import write_podium
+from benchmarks.bert.checkpoint.podium import write_podium_checkpoint
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.demo_text import write_embedded_text
 from benchmarks.bert.length_index import FILE
@@ -939,7 +939,9 @@ def test_samples_are_not_read_after_the_caches_are_cleared(
 
 def write_checkpoint(path: Path, size: Size, vocabulary: int) -> Path:
     shapes = podium_shapes(size, vocabulary)
-    write_podium(path, Weights(size, vocabulary, {name: np.zeros(shapes[name], np.float32) for name in shapes}))
+    write_podium_checkpoint(
+        path, Weights(size, vocabulary, {name: np.zeros(shapes[name], np.float32) for name in shapes})
+    )
     return path
 
 
@@ -952,7 +954,7 @@ def test_run_from_a_matching_checkpoint(home: Path, open_config: RunConfig, impl
     (first,) = run_set(open_config, 1, QUIET)
     vocabulary = load_resolved(first.folder / "config.yaml").data.vocabulary
     assert vocabulary
-    path = write_checkpoint(home / "x.safetensors", TINY, len(Vocabulary.read(vocabulary).words))
+    path = write_checkpoint(home / "x.safetensors", TINY, len(Vocabulary.read(vocabulary).tokens))
     (run,) = run_from(open_config, path)
     assert load_resolved(run.folder / "config.yaml").initial_checkpoint == path
 

@@ -159,11 +159,11 @@ def test_an_interruption_ends_describe(monkeypatch: pytest.MonkeyPatch) -> None:
         submit.describe("laptop", None, False, False, True)
 
 
+# Two sockets of two cores with two threads each.
 CPUINFO = "\n\n".join(
     f"processor\t: {n}\nmodel name\t: AMD EPYC 7742 64-Core Processor\nphysical id\t: {n // 4}\ncore id\t\t: {n % 2}"
     for n in range(8)
 )
-"""Two sockets of two cores with two threads each."""
 GPU = {"name": "NVIDIA H200", "free_bytes": 149 * 10**9, "total_bytes": 150_754_820_096}
 
 

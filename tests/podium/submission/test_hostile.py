@@ -94,6 +94,7 @@ VALUES = (
     '"\\ud800"',
     '"\x1b[31m[red]"',
 )
+# Values that JSON allows or Python reads, and lines that are not events.
 LINES = (
     *((EVENT % value).replace('"x", "value"', '"global_batch_size", "value"').encode() for value in VALUES),
     b":::MLLOG \xff\xfe{}\n",
@@ -103,7 +104,6 @@ LINES = (
     b':::MLLOG {"key": ["x"], "time_ms": {}, "value": 1, "metadata": []}\n',
     b"\x00\x1b[2J\x9b31m:::MLLOG {\x1b}\n",
 )
-"""Values that JSON allows or Python reads, and lines that are not events."""
 
 DESCRIPTIONS = (
     b"[1, 2]",
@@ -166,6 +166,7 @@ def foreign_rules(package: Path) -> None:
     log.write_text(log.read_text().replace('"value": "closed"', f'"value": {named}'))
 
 
+# The packages of a round by name, and the function that makes each hostile.
 HARMED: dict[str, Callable[[Path], None]] = {
     "LONG": long_lines,
     "MANY": append(1, (EVENT % '"x"') * 20_000),
@@ -175,7 +176,6 @@ HARMED: dict[str, Callable[[Path], None]] = {
     "TREE": hostile_tree,
     "RULES": foreign_rules,
 }
-"""The packages of a round by name, and the function that makes each hostile."""
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def test_invalid_import_arguments_are_errors_before_anything_is_written(
     other = tmp_path / "in" / "part_1.tfrecord"
     other.write_bytes(files[2].read_bytes())
     refused(r"part_1\.h5: would be replaced by the output for .*part_1\.tfrecord|both become", [files[1], other])
-    refused("a file is in the way", to=vocabulary)
+    refused("a file exists at this path", to=vocabulary)
     assert not out.exists()
     assert {path.read_bytes()[:4] for path in files[:2]} == {b"\x89HDF"}
 
@@ -218,7 +218,7 @@ def test_invalid_export_arguments_are_errors_before_anything_is_written(store: P
 
     refused("there is no such folder of shards", tmp_path / "none")
     refused("no shard was given", [])
-    refused("a file is in the way", to=store / "part-0.h5")
+    refused("a file exists at this path", to=store / "part-0.h5")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "part-0.h5").write_bytes((store / "part-1.h5").read_bytes())
     refused("would both become part-0", [store / "part-0.h5", tmp_path / "other" / "part-0.h5"])
@@ -273,7 +273,7 @@ def test_folder_locked_by_another_command_is_an_error(store: Path, tmp_path: Pat
     for folder in (tmp_path / "out", tmp_path / "back"):
         descriptor = os.open(folder, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match=r"another `podium data (import|export)` is at work on this folder"):
+        with pytest.raises(UsageError, match=r"another `podium data (import|export)` is using this folder"):
             if folder.name == "out":
                 export_store(store, "hdf5-fixed", folder)
             else:

@@ -128,7 +128,7 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
 
     shards[0].write_bytes(b"old")
     flipped = bytearray(whole[1])
-    flipped[Shard(shards[1]).places["records"].stop - 1] ^= 1
+    flipped[Shard(shards[1]).dataset_ranges["records"].stop - 1] ^= 1
     shards[1].write_bytes(flipped)
     shards[2].unlink()
     assert again() == [False] * 3
@@ -185,7 +185,7 @@ def test_text_without_a_final_line_feed_is_reported(texts: list[Path], vocabular
 
 def test_second_preparation_in_the_same_folder_is_an_error(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     def start_another(prepared: PreparedShard) -> None:
-        with pytest.raises(UsageError, match="out: another `podium data prepare` is at work on this folder"):
+        with pytest.raises(UsageError, match="out: another `podium data prepare` is using this folder"):
             prepare(texts, vocabulary, tmp_path / "out")
 
     prepare(texts, vocabulary, tmp_path / "out", on_finished=start_another)
@@ -255,9 +255,9 @@ def test_invalid_inputs_are_errors_before_anything_is_written(
         prepare([*texts, other / "part-0"], vocabulary, out)
     with pytest.raises(UsageError, match="there is no such vocabulary"):
         prepare(texts, tmp_path / "none.txt", out)
-    with pytest.raises(UsageError, match="a file is in the way"):
+    with pytest.raises(UsageError, match="a file exists at this path"):
         prepare(texts, vocabulary, vocabulary)
-    with pytest.raises(UsageError, match="a file is in the way"):
+    with pytest.raises(UsageError, match="a file exists at this path"):
         prepare(texts, vocabulary, vocabulary / "below")
     assert not out.exists()
 
@@ -271,7 +271,7 @@ def test_text_that_is_not_utf_8_is_reported_with_its_byte_offset(
     left = shard_paths(tmp_path / "out")
     assert [path.name for path in left] == ["part-0.h5"]
     SampleStore(left).verify()
-    with pytest.raises(WorkError, match=r"out/manifest\.unfinished: the preparation of this store did not come to its"):
+    with pytest.raises(WorkError, match=r"out/manifest\.unfinished: the preparation of this store was interrupted"):
         SampleStore(tmp_path / "out")
     prepare(texts[:1], vocabulary, tmp_path / "out")
     SampleStore(tmp_path / "out")

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bert.lengths import WIKIPEDIA
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Vocabulary
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS, Vocabulary
 from benchmarks.bert.samples import Samples, gather, offsets_of
 from benchmarks.bert.shard import Origin, write_shard
 from benchmarks.bert.verification.checks import gather_evidence, run_checks
@@ -19,7 +19,7 @@ from benchmarks.bert.verification.evidence import VerificationRequest
 from podium.core.finding import Finding
 
 WORDS = 400
-CLS, SEP, MASK = (SPECIAL_WORDS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))
+CLS, SEP, MASK = (ALL_SPECIAL_TOKENS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))
 
 
 def generate_valid_samples(count: int, seed: int, short: bool = False) -> Samples:
@@ -29,7 +29,7 @@ def generate_valid_samples(count: int, seed: int, short: bool = False) -> Sample
     lengths = random.integers(20, 41, count) if short else 1 + random.choice(512, count, p=shares)
     tokens, firsts, positions, originals = [], [], [], []
     for length in lengths.tolist():
-        ids = random.integers(len(SPECIAL_WORDS), WORDS, length)
+        ids = random.integers(len(ALL_SPECIAL_TOKENS), WORDS, length)
         first = int(random.integers(3, length - 1))
         ids[0], ids[first - 1], ids[-1] = CLS, SEP, SEP
         text = [place for place in range(1, length - 1) if place != first - 1]
@@ -62,7 +62,7 @@ class WriteStore(Protocol):
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("words") / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_WORDS, *(f"w{i}" for i in range(5, WORDS))]) + "\n", encoding="utf-8")
+    path.write_text("\n".join([*ALL_SPECIAL_TOKENS, *(f"w{i}" for i in range(5, WORDS))]) + "\n", encoding="utf-8")
     return path
 
 

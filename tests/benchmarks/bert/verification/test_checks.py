@@ -280,7 +280,7 @@ def test_short_samples_may_all_have_a_random_second_segment(
     for longest, level in ((127, "note"), (128, "error")):
         samples = replace(make_samples(800, 4, short=True), next_sentence_labels=np.ones(800, dtype=np.uint8))
         assert np.diff(samples.sample_offsets).max() <= longest
-        settings = GenerationSettings.of_lengths(longest, None)
+        settings = GenerationSettings.from_lengths(longest, None)
         origin = {"max_sequence_length": longest, "max_predictions": settings.max_predictions, "generation": settings}
         assert verify(write_store(samples, name=f"of_{longest}", **origin))["random-next share"].severity == level
 

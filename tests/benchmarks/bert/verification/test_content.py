@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.bert.formats.rows import joined
+from benchmarks.bert.formats.rows import concatenate_samples
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.shard import Shard
 from benchmarks.bert.verification import duplicates, shard_stats
@@ -47,7 +47,7 @@ def test_overlap_of_three_percent_is_detected(
 ) -> None:
     order = np.random.default_rng(7).permutation(1_500)
     small = reorder(valid_samples(1), order[:1_000])
-    mixed = joined([reorder(small, range(30)), reorder(valid_samples(2), range(1_470))])
+    mixed = concatenate_samples([reorder(small, range(30)), reorder(valid_samples(2), range(1_470))])
     store = write_store(small, mixed, *map(valid_samples, range(3, 10)))
     findings = verify(store)
     assert levels(findings) == ["error", "error", "ok"]
@@ -58,12 +58,12 @@ def test_overlap_up_to_the_limit_is_accepted(
     write_store: Any, valid_samples: ValidSamples, verify: Verify, reorder: Reorder
 ) -> None:
     """15 of 1,500 samples are one percent, which is allowed for two shards; 15 of 3,015 are too many for a store."""
-    mixed = joined([valid_samples(1), reorder(valid_samples(2), range(15))])
+    mixed = concatenate_samples([valid_samples(1), reorder(valid_samples(2), range(15))])
     findings = verify(write_store(mixed, valid_samples(2)))
     assert findings["shared samples"].severity == "ok"
-    more = joined([valid_samples(1), reorder(valid_samples(2), range(16))])
+    more = concatenate_samples([valid_samples(1), reorder(valid_samples(2), range(16))])
     assert verify(write_store(more, valid_samples(2), name="more"))["shared samples"].severity == "error"
-    one = joined([valid_samples(1), reorder(valid_samples(2), range(1))])
+    one = concatenate_samples([valid_samples(1), reorder(valid_samples(2), range(1))])
     assert verify(write_store(one, valid_samples(2), name="one"))["repeated samples"].severity == "ok"
     assert verify(write_store(mixed, valid_samples(2), name="again"))["repeated samples"].severity == "error"
 

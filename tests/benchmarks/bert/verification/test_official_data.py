@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.lengths import WIKIPEDIA
-from benchmarks.bert.preparation.prepare import evaluation_pick
+from benchmarks.bert.preparation.prepare import pick_evaluation_indices
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification import content as content_module
@@ -44,7 +44,7 @@ def test_evaluation_samples_are_checked_by_md5(
     monkeypatch.setattr(official_data, "EVALUATION_SAMPLES", picked)
     store, evaluation = write_store(valid_samples(1)), write_store(valid_samples(2), name="evaluation")
     opened = SampleStore(evaluation)
-    rows = (opened.read(int(i)).token_ids.tolist() for i in evaluation_pick(1_500, picked))
+    rows = (opened.read(int(i)).token_ids.tolist() for i in pick_evaluation_indices(1_500, picked))
     wanted = input_ids_md5(rows)
     check = "official evaluation samples"
     finding = verify(store, evaluation=evaluation)[check]

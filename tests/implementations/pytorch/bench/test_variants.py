@@ -137,7 +137,7 @@ def test_hugging_face_computes_the_same_loss(
     other = HuggingFaceRunner(attention, podium.steps, config, small, vocabulary, "fp32", CPU)
     model = podium.stepper.model.module
     weights = model.state_dict()
-    hf_weights = {part.name: weights[part.podium][part.rows] for part in huggingface_parts(small, vocabulary)}
+    hf_weights = {part.name: weights[part.podium_name][part.rows] for part in huggingface_parts(small, vocabulary)}
     missing, unexpected = other.model.load_state_dict(hf_weights, strict=False)
     assert not unexpected
     assert all("decoder" in name or "position_ids" in name for name in missing)

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.prepare import prepare
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.preparation.tokenization import ALL_SPECIAL_TOKENS
 from benchmarks.bert.samples import gather
 from benchmarks.bert.shard import Shard, write_shard
 from benchmarks.bert.store import SampleStore, update_manifest
@@ -33,7 +33,7 @@ ADVICE = "; copy the same shards to every node, and find a damaged one with `pod
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train/ of three shards, eval/ of one, and vocab.txt."""
     folder = tmp_path_factory.mktemp("prepared")
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_WORDS, *"abcdefg"]), encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join([*ALL_SPECIAL_TOKENS, *"abcdefg"]), encoding="utf-8")
     for number, name in enumerate(("one", "two", "three", "eval", "other/two"), start=3):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(f"{' '.join('abcdefg'[:number])}\ne f\n\ng a\nb c\n", encoding="utf-8")

@@ -177,6 +177,7 @@ def _implementation(copy: Any) -> Path:
     return Path(copy.root / "benchmarks" / "bert" / "implementations" / "podium")
 
 
+# By fault: the rule of Podium's checks that finds it, and the function that plants it.
 FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     # the timed run
     "aborted though it passed": ("run_stop_status", edited(stop(status="aborted"))),
@@ -312,7 +313,6 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "results/ a file": ("no_results", lambda copy: _emptied(copy.results.parent.parent, as_file=True)),
     "a file among the systems": ("unknown_file", lambda copy: (copy.system.parent / "notes.md").touch()),
 }
-"""By fault: the rule of Podium's checks that finds it, and the function that plants it."""
 
 
 def _emptied(folder: Path, as_file: bool = False) -> None:
@@ -320,6 +320,7 @@ def _emptied(folder: Path, as_file: bool = False) -> None:
     folder.write_text("none\n") if as_file else folder.mkdir()
 
 
+# Faults that the official tools find and Podium's checks do not.
 OFFICIAL_ONLY: dict[str, Callable[[Any], object]] = {
     "fewer samples than the reference": edited(fast, ALL),
     "no gradient_accumulation_steps": edited(drop("gradient_accumulation_steps"), ALL),
@@ -328,8 +329,8 @@ OFFICIAL_ONLY: dict[str, Callable[[Any], object]] = {
     "no init_stop": edited(drop("init_stop"), ALL),
     "no block_start": edited(lambda events: events.__setitem__(slice(None), without(events, "block_start")), ALL),
 }
-"""Faults that the official tools find and Podium's checks do not."""
 
+# Faults about which none of the five official tools reports anything.
 MISSED = {
     "run_stop before its evaluation",
     "run_stop printed before its evaluation",
@@ -400,7 +401,7 @@ MISSED = {
     "results of BERT with capitals",
     "a file among the systems",
 }
-"""Faults about which none of the five official tools reports anything."""
+# Faults that the official tools accept with a warning, which may be about something else.
 WARNED = {
     "aborted though it passed",
     "an unknown status",
@@ -417,7 +418,6 @@ WARNED = {
     "one run that failed",
     "a file among the results",
 }
-"""Faults that the official tools accept with a warning, which may be about something else."""
 
 
 def own_findings(root: Path) -> list[Finding]:
