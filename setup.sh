@@ -4,7 +4,7 @@
 # has, as in NVIDIA's container. tools/install.py installs the versions of requirements/.
 # PODIUM_PYTHON names the Python that .venv is made with, such as python3.13 (default: the oldest from 3.11 on).
 # Nothing is done when the environment was made from the same pyproject.toml, setup.py and requirements/ in the same
-# folder before.
+# folder before. Records of other versions (.venv/podium*.installed) are removed before anything is installed.
 
 podium_extra="$1"
 podium_torch="${2:-ours}"
@@ -23,13 +23,24 @@ podium_find_python() {
     return 2
 }
 
-podium_wanted() {
+podium_wanted() { # what an installation of $1 was made from
     echo "$PWD"
-    cat pyproject.toml setup.py requirements/torch-*.txt "requirements/${podium_extra:-run}.txt"
+    cat pyproject.toml setup.py requirements/torch-*.txt "requirements/$1.txt"
 }
 
-if ! podium_wanted | cmp -s - "$podium_stamp"; then
+podium_remove_stale() {
+    local stamp extra
+    for stamp in .venv/podium*.installed; do
+        extra="${stamp#.venv/podium}" && extra="${extra%.installed}" && extra="${extra#-}"
+        podium_wanted "${extra:-run}" 2>/dev/null | cmp -s - "$stamp" || rm -f "$stamp"
+    done
+}
+
+if [ -e .venv/podium.installing ] || ! .venv/bin/python -c '' 2>/dev/null ||
+    ! podium_wanted "${podium_extra:-run}" | cmp -s - "$podium_stamp"; then
     podium_python="$(podium_find_python)"
+    podium_remove_stale
+    podium_record="$(podium_wanted "${podium_extra:-run}")" # before, since files may change while it installs
     "$podium_python" tools/install.py "${podium_extra:-run}" "$podium_torch"
-    podium_wanted >"$podium_stamp"
+    printf '%s\n' "$podium_record" >"$podium_stamp"
 fi

@@ -20,7 +20,10 @@ def home(tmp_path: Path) -> Path:
     podium = tmp_path / ".venv" / "bin" / "podium"
     podium.parent.mkdir(parents=True)
     podium.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n', encoding="utf-8")
-    podium.chmod(0o755)
+    python = podium.with_name("python")
+    python.write_text("#!/bin/sh\n", encoding="utf-8")
+    for program in (podium, python):
+        program.chmod(0o755)
     shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
     (tmp_path / ".venv" / "podium.installed").write_text(installed_stamp(tmp_path), encoding="utf-8")
     return tmp_path

@@ -4,6 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,8 @@ def test_a_driver_or_nvidia_smi_chooses_cuda(tmp_path: Path) -> None:
 def test_a_build_that_there_is_not_is_refused() -> None:
     with pytest.raises(InstallError, match=r"PODIUM_TORCH: found 'gpu'; allowed are cpu and cuda"):
         install.choose_torch({"PODIUM_TORCH": "gpu"})
+    with pytest.raises(InstallError, match=r"UV_TORCH_BACKEND: found 'gpu'; allowed are auto, cpu and cu130"):
+        install.choose_torch({"UV_TORCH_BACKEND": "gpu"})
 
 
 @pytest.mark.parametrize(
@@ -176,3 +181,116 @@ def test_a_failed_installation_ends_the_command_with_its_code(clone: Path) -> No
     (clone / "tools" / "install.py").write_text("import sys; sys.exit(2)\n", encoding="utf-8")
     done = subprocess.run([clone / "run_and_time.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and not (clone / ".venv" / "podium.installed").exists()
+
+
+@pytest.fixture
+def environment_folder(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A complete .venv, with a module that stands for pip."""
+    folder = clone / ".venv"
+    venv.create(folder, symlinks=True)
+    (next(folder.glob("lib/python*/site-packages")) / "pip.py").touch()
+    for name, path in (
+        ("VENV", folder),
+        ("PYTHON", folder / "bin/python"),
+        ("UNFINISHED", folder / "podium.installing"),
+    ):
+        monkeypatch.setattr(install, name, path)
+    return folder
+
+
+def test_an_environment_of_another_folder_or_without_its_parts_does_not_work(
+    environment_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert install.venv_works()
+    configuration = environment_folder / "pyvenv.cfg"
+    text = configuration.read_text(encoding="utf-8")
+    configuration.unlink()
+    assert not install.venv_works(), "its Python would install into the machine's"
+    configuration.write_text(text, encoding="utf-8")
+    moved = environment_folder.rename(environment_folder.with_name("moved"))
+    monkeypatch.setattr(install, "VENV", moved)
+    monkeypatch.setattr(install, "PYTHON", moved / "bin/python")
+    assert not install.venv_works()
+    moved.rename(environment_folder)
+    monkeypatch.setattr(install, "VENV", environment_folder)
+    (environment_folder / "bin/python").unlink()
+    (environment_folder / "bin/python").symlink_to("/nowhere/python3.11")
+    monkeypatch.setattr(install, "PYTHON", environment_folder / "bin/python")
+    assert not install.venv_works()
+
+
+@pytest.mark.parametrize("broken", ["podium.installing", "pyvenv.cfg"])
+def test_a_broken_environment_is_replaced_as_a_whole(
+    environment_folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    install.make_venv(system_packages=False)
+    assert (environment_folder / "pyvenv.cfg").is_file(), "a complete one stays"
+    if broken == "pyvenv.cfg":
+        (environment_folder / broken).unlink()
+    else:
+        (environment_folder / broken).touch()
+    monkeypatch.setattr(install.venv, "create", lambda folder, **_: folder.mkdir())
+    install.make_venv(system_packages=False)
+    assert list(environment_folder.iterdir()) == []
+    assert not list(environment_folder.parent.glob(".venv.old.*"))
+
+
+def test_a_second_installation_waits(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(install, "INSTALLATION_LOCK", clone / ".venv.lock")
+    steps = []
+
+    def second() -> None:
+        with install.only_installation():
+            steps.append("second")
+
+    thread = threading.Thread(target=second)
+    with install.only_installation():
+        thread.start()
+        while "another installation is at work" not in capsys.readouterr().err:
+            time.sleep(0.005)
+        steps.append("first")
+    thread.join()
+    assert steps == ["first", "second"]
+
+
+STUB = """
+import pathlib, sys
+python = pathlib.Path(".venv/bin/python")
+python.parent.mkdir(parents=True, exist_ok=True)
+python.write_text("#!/bin/sh\\n")
+python.chmod(0o755)
+pathlib.Path(".venv/podium.installing").unlink(missing_ok=True)
+print(f"installing {sys.argv[1]}")
+"""
+
+
+def test_what_is_recorded_as_installed_is_what_was_installed(clone: Path) -> None:
+    """setup.sh with an installer that installs nothing."""
+    (clone / "tools/install.py").write_text(STUB, encoding="utf-8")
+
+    def setup(extra: str = "") -> str:
+        command = ["bash", "-c", f"set -euo pipefail; source ./setup.sh '{extra}'"]
+        return subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True).stdout
+
+    assert [setup(), setup(), setup("test"), setup("test"), setup()] == [
+        "installing run\n",
+        "",
+        "installing test\n",
+        "",
+        "",
+    ]
+    (clone / ".venv/podium.installing").touch()
+    assert setup() == "installing run\n", "after an interruption"
+    lock = clone / "requirements/run.txt"
+    before = lock.read_text(encoding="utf-8")
+    lock.write_text(before + "# another version\n", encoding="utf-8")
+    setup("test")  # of the other lock: nothing changes for it
+    torch = clone / "requirements/torch-cpu.txt"
+    torch.write_text(torch.read_text(encoding="utf-8") + "# another version\n", encoding="utf-8")
+    assert setup("test") == "installing test\n"
+    lock.write_text(before, encoding="utf-8")
+    assert setup() == "installing run\n", "its record was of another torch"
+    (clone / ".venv/bin/python").unlink()
+    assert setup() == "installing run\n", "its Python was removed"

@@ -11,11 +11,12 @@ torch that this Python has, as in NVIDIA's container. Environment variables:
 
 uv installs, from PATH or fetched by pip, since it takes a quarter of pip's time (docs/lab-notebook.md). Where uv cannot
 be fetched or fails, pip installs. Uses the standard library only. Exit code 2 where something could not be installed,
-130 when interrupted; the next start then makes .venv anew.
+130 or 143 when interrupted; the next start then makes .venv anew. Of two installations in one folder, one waits.
 """
 
 import ast
 import contextlib
+import ctypes
 import fcntl
 import os
 import pty
@@ -27,14 +28,16 @@ import sys
 import termios
 import time
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UNFINISHED = VENV / "podium.installing"  # there while packages are written, so after an interruption too
+INSTALLATION_LOCK = ROOT / ".venv.lock"  # beside .venv, which an installation may replace
 LOCK = ROOT / "requirements"
 PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 # Download and disk space in MB, by packages and build of torch; docs/lab-notebook.md, 2026-11-23.
@@ -45,6 +48,9 @@ SIZES: Mapping[tuple[str, str], tuple[int, int]] = {
     ("test", "cpu"): (620, 2800),
     ("test", "cuda"): (3000, 6100),
 }
+PR_SET_PDEATHSIG = 1
+# Settings that would install somewhere else than into .venv.
+OTHER_PLACES = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PYTHONPATH", "PYTHONHOME")
 PIP_OPTIONS = ("--no-deps", "--require-hashes", "--only-binary=:all:")
 UNREACHABLE = re.compile(
     r"Connect\w*Timeout|NewConnectionError|ProxyError|SSLError|Connection (?:broken|aborted|refused|reset)|timed out"
@@ -90,6 +96,8 @@ def choose_torch(environment: Mapping[str, str], driver: Path = Path("/proc/driv
             raise InstallError(f"PODIUM_TORCH: found {wanted!r}; allowed are cpu and cuda")
         return Torch(wanted, f"PODIUM_TORCH={wanted}")
     backend = environment.get("UV_TORCH_BACKEND", "auto")
+    if not re.fullmatch(r"auto|cpu|cu\d+", backend):
+        raise InstallError(f"UV_TORCH_BACKEND: found {backend!r}; allowed are auto, cpu and cu130 and the like")
     if backend != "auto":
         return Torch("cpu" if backend == "cpu" else "cuda", f"UV_TORCH_BACKEND={backend}")
     if "UV_CUDA_DRIVER_VERSION" in environment or driver.exists():
@@ -137,6 +145,7 @@ class Installer:
         if self.uv is None and options is not None:
             fetched = self.pip("--retries=1", "--timeout=5", *PIP_OPTIONS, "-r", str(LOCK / "uv.txt"), quiet=True)
             self.uv = str(VENV / "bin" / "uv") if fetched else None
+            self.refuse_other_content("uv.txt")
             if UNREACHABLE.search(self.messages):
                 self.note_unreachable()
         if options is None:
@@ -203,11 +212,16 @@ class Installer:
         )
         os.close(writing)
         printed = bytearray()
-        with os.fdopen(reading, "rb", buffering=0) as output, contextlib.suppress(OSError):  # EIO ends a terminal
-            while part := output.read(65536):
-                printed += part
-                if shown:
-                    os.write(2, part)
+        try:
+            with os.fdopen(reading, "rb", buffering=0) as output, contextlib.suppress(OSError):  # EIO ends a terminal
+                while part := output.read(65536):
+                    printed += part
+                    if shown:
+                        os.write(2, part)
+        except BaseException:  # interrupted: nothing may be written into .venv after this process has ended
+            process.terminate()
+            process.wait()
+            raise
         self.messages = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode(errors="replace")).replace("\r", "\n")
         return process.wait() == 0
 
@@ -298,14 +312,51 @@ def uv_settings(settings: Mapping[str, str], environment: dict[str, str]) -> lis
 
 
 def make_venv(system_packages: bool) -> None:
-    """An environment with pip, anew where there is none or where installing into it was interrupted."""
-    works = [str(PYTHON), "-m", "pip", "--version"]
-    if not UNFINISHED.exists() and PYTHON.exists() and subprocess.run(works, capture_output=True).returncode == 0:
+    """Make an environment with pip, unless the present one is complete and was made in this folder."""
+    if not UNFINISHED.exists() and venv_works():
         return
+    # Renamed before it is deleted: of a .venv without pyvenv.cfg, bin/python is the machine's own Python, and an
+    # interrupted deletion would make the next installation write there.
+    if VENV.is_symlink():
+        VENV.unlink()
+    elif VENV.exists():
+        VENV.rename(VENV.with_name(f".venv.old.{os.getpid()}"))
+    for old in ROOT.glob(".venv.old.*"):
+        shutil.rmtree(old, ignore_errors=True)
     try:
-        venv.create(VENV, clear=True, with_pip=True, system_site_packages=system_packages, symlinks=True)
+        venv.create(VENV, with_pip=True, system_site_packages=system_packages, symlinks=True)
     except subprocess.CalledProcessError as error:
         raise InstallError(f"pip was not installed into .venv: {error}") from error
+
+
+def venv_works() -> bool:
+    """Whether .venv has pip and a Python that installs there, and was made in this folder, which its scripts name."""
+    try:
+        command = re.search(r"^command = (.*)$", (VENV / "pyvenv.cfg").read_text(encoding="utf-8"), flags=re.MULTILINE)
+        prefix = [str(PYTHON), "-c", "import sys, pip; print(sys.prefix)"]
+        done = subprocess.run(prefix, capture_output=True, text=True, check=False)
+    except OSError:  # there is none, or its Python has been removed
+        return False
+    here = command is not None and command[1].endswith(f" {VENV}")
+    return here and done.returncode == 0 and Path(done.stdout.strip()).resolve() == VENV.resolve()
+
+
+def end_with_parent() -> None:
+    """Get SIGTERM when the shell that started this process has ended; it may have been killed alone."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def only_installation() -> Iterator[None]:
+    """Wait until no other installation is at work in this folder."""
+    with INSTALLATION_LOCK.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("another installation is at work in this folder; waiting until it has finished")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def install(packages: str, torch: Torch, installer: Installer) -> None:
@@ -328,31 +379,40 @@ def report(text: str) -> None:
     print(f"podium: {text}", file=sys.stderr, flush=True)
 
 
+def terminate(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM as an exception, so that uv or pip is ended first."""
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
     packages, mode = sys.argv[1:]
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, terminate)
+    end_with_parent()
     started = time.monotonic()
     environment = dict(os.environ)
     try:
         torch = Torch("installed", "") if mode == "installed" else choose_torch(environment)
-        for name in ("UV_TORCH_BACKEND", "UV_CONSTRAINT", "UV_OVERRIDE"):  # would change what the lock names
+        # The first three would change what the lock names, the others where it is installed.
+        for name in ("UV_TORCH_BACKEND", "UV_CONSTRAINT", "UV_OVERRIDE", *OTHER_PLACES):
             environment.pop(name, None)
+        environment["PIP_REQUIRE_VIRTUALENV"] = "1"
         environment.setdefault("UV_HTTP_CONNECT_TIMEOUT", "5")  # for an answer within half a minute where there is none
         report(announcement(packages, torch))
-        make_venv(system_packages=mode == "installed")
-        UNFINISHED.touch()
-        install(packages, torch, Installer(environment))
+        with only_installation():
+            make_venv(system_packages=mode == "installed")
+            UNFINISHED.touch()
+            install(packages, torch, Installer(environment))
+            UNFINISHED.unlink()
     except InstallError as error:
-        UNFINISHED.unlink(missing_ok=True)
+        UNFINISHED.unlink(missing_ok=True)  # what is there stays: the next start installs into it
         report(f"{error}")
         return 2
     except OSError as error:
         report(f".venv cannot be written ({error}); see that the disk has space")
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as interruption:
         report("interrupted; the next start installs again")
-        return 130
-    UNFINISHED.unlink()
+        return 130 if isinstance(interruption, KeyboardInterrupt) else 143
     report(f"installed in {time.monotonic() - started:.0f} s")
     return 0
 

@@ -539,7 +539,9 @@ def test_scripts_start_the_submitted_configuration(make_set: Any, make_request: 
     podium = code / ".venv" / "bin" / "podium"
     podium.parent.mkdir(parents=True)
     podium.write_text('#!/bin/sh\necho "$PWD: $*"\n', encoding="utf-8")
-    podium.chmod(0o755)
+    podium.with_name("python").write_text("#!/bin/sh\n", encoding="utf-8")
+    for program in podium.parent.iterdir():
+        program.chmod(0o755)
     (code / ".venv" / "podium.installed").write_text(installed_stamp(code), encoding="utf-8")
 
     def run(script: str, *arguments: str) -> str:
