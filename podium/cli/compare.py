@@ -64,8 +64,9 @@ def compare(
         ),
     ] = None,
     anomalies: Annotated[
-        bool, typer.Option("--oddities", help="List the inconsistencies that were found in each result's files.")
+        bool, typer.Option("--anomalies", help="List the inconsistencies that were found in each result's files.")
     ] = False,
+    oddities: Annotated[bool, typer.Option("--oddities", hidden=True, help="The former name of --anomalies.")] = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Parse every log again, and do not write to the cache.")
     ] = False,
@@ -83,6 +84,7 @@ def compare(
     from podium.core.files import user_cache_folder
     from podium.html.page import require_page_or_no_file, write_page
 
+    anomalies = anomalies or oddities
     if per not in ("accelerator", "node"):
         raise UsageError(f"--per: found {per}, allowed is accelerator or node")
     if as_json and as_csv:

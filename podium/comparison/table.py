@@ -143,7 +143,7 @@ def print_comparison(console: Console, comparison: Comparison, per: str, anomali
             console.print(f"{one.name}: {what}", markup=False, highlight=False, style="dim")
     elif found:
         count = sum(bool(one.anomalies) for one in results)
-        console.print(f"{count} of {len(results)} have anomalies in logs or descriptions; see --oddities", style="dim")
+        console.print(f"{count} of {len(results)} have anomalies in logs or descriptions; see --anomalies", style="dim")
 
 
 def _table(results: Sequence[Result], per: str, width: int) -> Table:
@@ -270,7 +270,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "full_size": one.full_size,
             "framework": one.description.get("framework"),
             "source": one.source,
-            "oddities": list(one.anomalies),
+            "anomalies": list(one.anomalies),
         }
         for one in results
     ]

@@ -100,7 +100,7 @@ def test_anomalies_are_listed_on_request(tree: Path, compare: Compare) -> None:
     log = tree / "ORG" / "results" / "SYS" / "bert" / "result_0.txt"
     log.write_bytes(log.read_bytes().replace(b"\n", b"\r\n"))
     assert "2 of 3 have anomalies" in compare().stdout
-    output = " ".join(compare("--oddities").stdout.split())
+    output = " ".join(compare("--anomalies").stdout.split())
     assert "v2.0 Org Inc. SYS: 1 log(s): 22 line(s) end in CR LF" in output
 
 

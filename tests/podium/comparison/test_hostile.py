@@ -44,7 +44,7 @@ class CompareOutput:
         self.refused = not self.text.startswith("[")
         if not self.refused:
             self.rows = json.loads(self.text)
-            self.text += self._run(*paths, "--oddities") + self._run(*paths, "--csv")
+            self.text += self._run(*paths, "--anomalies") + self._run(*paths, "--csv")
 
     def _run(self, *arguments: object) -> str:
         found = CliRunner().invoke(app, ["compare", *map(str, arguments)])

@@ -187,7 +187,7 @@ def test_unknown_values_are_null() -> None:
     (row,) = rows([make_result(runs, nodes=None, accelerators=None, accelerator=None, kind=None, division=None)])
     known = {key: value for key, value in row.items() if value is not None}
     assert row["runs_seconds"] == [None] and row["runs_converged"] == [False]
-    assert set(known) <= {"round", "submitter", "system", "source", "full_size", "oddities"} | {
+    assert set(known) <= {"round", "submitter", "system", "source", "full_size", "anomalies"} | {
         key for key in row if key.startswith("runs_")
     }
 
@@ -202,7 +202,7 @@ def test_rows_of_a_family_have_scaling() -> None:
 def test_csv_can_be_parsed() -> None:
     result = make_result(submitter='a "b", c\nd', anomalies=("one", "two"))
     (read,) = csv.DictReader(io.StringIO(as_csv(rows([result]))))
-    assert read["submitter"] == 'a "b", c d' and read["oddities"] == "one; two"
+    assert read["submitter"] == 'a "b", c d' and read["anomalies"] == "one; two"
     assert [float(text) for text in read["runs_seconds"].split()] == [run.seconds for run in result.runs]
     assert read["mfu"] != "" and read["repeats"] == "" and as_csv([]) == ""
 
@@ -212,4 +212,4 @@ def test_csv_cells_are_never_formulas() -> None:
         (read,) = csv.DictReader(io.StringIO(as_csv(rows([make_result(submitter=text)]))))
         assert read["submitter"] == f"'{text}"
     (read,) = csv.DictReader(io.StringIO(as_csv(rows([make_result([make_run(1.0)], anomalies=("=x",))]))))
-    assert read["oddities"] == "'=x"
+    assert read["anomalies"] == "'=x"
