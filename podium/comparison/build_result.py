@@ -78,7 +78,7 @@ def find_scaling_factor(result: Result, folder: ResultFolder, anomalies: list[st
         anomalies.append(f"its convergence could not be compared with the reference: {problem}")
         return None
     if not found.passed:
-        anomalies.append(f"needs fewer samples than ruleset {LATEST} accepts: {found.words}")
+        anomalies.append(f"needs fewer samples than ruleset {LATEST} accepts: {found.message}")
         return None
     return found.factor if found.scaling is not None else None
 

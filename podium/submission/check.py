@@ -353,7 +353,7 @@ def _system_table(submitted: "SubmittedSystem") -> Table:
 
 
 def _convergence_rows(found: Convergence, selection: WindowSelection) -> list[tuple[str, str]]:
-    rows = [("RCP check", f"{'passed' if found.passed else 'FAILED'}: {escape(found.words)}")]
+    rows = [("RCP check", f"{'passed' if found.passed else 'FAILED'}: {escape(found.message)}")]
     if found.samples is not None and found.reference_samples is not None and found.least_samples is not None:
         rows.append(("samples to target", f"{found.samples:,.0f}"))
         batch = f"batch {found.reference_batch_size:,}"

@@ -22,7 +22,7 @@ class Convergence:
     """Result of the official RCP checker on ten logs; samples are counted until the target."""
 
     passed: bool
-    words: str  # the checker's text, such as RCP Interpolation
+    message: str  # the checker's text, such as RCP Interpolation
     factor: float  # by which the score is scaled up: reference mean / mean of the result
     samples: float | None  # the mean without the smallest and the greatest
     reference_samples: float | None  # the reference's mean at this batch size, interpolated where it is between two

@@ -118,7 +118,7 @@ def convergence(job: Job) -> Answer:
     passed, text, factor = rcp_checker.check_directory(
         job["path"], "training", job["ruleset"], False, False, set_scaling=True, **points
     )
-    return {"convergence": {"passed": bool(passed), "words": text, "factor": float(factor), **_rcp_figures()}}
+    return {"convergence": {"passed": bool(passed), "message": text, "factor": float(factor), **_rcp_figures()}}
 
 
 def _rcp_figures() -> dict[str, float | None]:

@@ -23,7 +23,8 @@ def main() -> None:
         named = {key: Path(folder) for key, folder in zip(keys, folders, strict=True)}
         stores, loaded_vocabulary = open_stores(named, Path(vocabulary), here, Path(out).with_name("data.json"))
         text = (
-            f"vocabulary of {len(loaded_vocabulary.words)}, {' and '.join(str(len(store)) for store in stores)} samples"
+            f"vocabulary of {len(loaded_vocabulary.tokens)}, "
+            f"{' and '.join(str(len(store)) for store in stores)} samples"
         )
     except PodiumError as error:
         text = f"{type(error).__name__}: {error}"
