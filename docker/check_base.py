@@ -1,7 +1,8 @@
 """docker/check_base.py BASE: check and record what docker/Dockerfile takes from its base image, while it is built.
 
 torch must be there in a supported version. NVIDIA's apex and DALI may be missing: the options that need them are
-printed, with a warning where the base is NVIDIA's, which is known to have them. Prints the record, which the image keeps.
+printed, with a warning where the base is NVIDIA's, which is known to have them. Prints the record, which the image
+keeps.
 """
 
 import sys
