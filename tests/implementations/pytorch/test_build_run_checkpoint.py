@@ -116,7 +116,7 @@ def test_hugging_face_weights_give_hugging_face_scores(
     hf_model = huggingface_model(small, vocabulary, activation)
     hf_model.save_pretrained(tmp_path / "hf")
     done = convert(tmp_path / "hf", tmp_path / "x.safetensors")
-    assert (done.size, done.vocabulary, done.notes) == (small, vocabulary, ())
+    assert (done.size, done.vocabulary_size, done.notes) == (small, vocabulary, ())
     podium_model = empty_model(small, vocabulary)
     load_checkpoint(podium_model, tmp_path / "x.safetensors")
     for found, expected in zip(

@@ -477,7 +477,7 @@ def test_missing_or_unsuitable_checkpoint(make_context: MakeContext, tmp_path: P
     assert problem_findings["checkpoint"].severity == problem_findings["paths"].severity == "error"
     shapes = podium_shapes(TINY, 12)
     write_podium_checkpoint(path, Weights(TINY, 12, {name: np.zeros(shapes[name], np.float32) for name in shapes}))
-    assert_found(make_context(f"initial_checkpoint={path}"), "checkpoint", "error", "12 words")
+    assert_found(make_context(f"initial_checkpoint={path}"), "checkpoint", "error", "12 tokens")
 
 
 def test_large_without_a_checkpoint(make_context: MakeContext) -> None:

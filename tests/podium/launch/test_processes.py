@@ -346,7 +346,7 @@ def test_error_in_on_tick_ends_the_processes(
 LISTENING = """\
 import os, sys
 from pathlib import Path
-from implementations.pytorch.distributed.process_group import joined
+from implementations.pytorch.distributed.process_group import init_distributed
 from podium.config.load import load_resolved
 from podium.core.files import write_atomically
 
@@ -365,7 +365,7 @@ def addresses():
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
                 yield fields[1].partition(":")[0]
 
-with joined(load_resolved(Path(sys.argv[1]))) as processes:
+with init_distributed(load_resolved(Path(sys.argv[1]))) as processes:
     processes.barrier()
     if processes.first:
         write_atomically(Path(sys.argv[2]), " ".join(addresses()))
