@@ -130,7 +130,7 @@ LARGE = Size(
 # A BERT that two CPU cores train in a minute, on the invented language. As BERT-large starts from a checkpoint of
 # phase 1, this one starts from weights whose first layer already attends to the neighbouring tokens: in the runs tried,
 # learning that took most of the time from a random initialization. The standard deviation is 0.02 scaled to the smaller
-# width, as 0.02 · √(1024 / 128).
+# width, as 0.02 · √(1024 / 128), rounded to 0.06.
 TINY = Size(
     "tiny",
     layers=2,

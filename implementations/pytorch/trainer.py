@@ -298,7 +298,7 @@ class Trainer:
             self.saver.start_writing(self.position.batches, self.totals.samples, self.metrics.size_bytes, resume_facts)
 
     def _save(self) -> None:
-        """Write a checkpoint if one is due. If a stop is requested, wait for it and raise Saved, on all ranks.
+        """Write a checkpoint if one is due. After a request to stop, wait and raise StoppedAfterSaving on all ranks.
 
         The tensors are captured here. The counts that belong to them are known at the next `_flush`, which writes.
         """

@@ -115,7 +115,7 @@ def discover_results(path: Path) -> list[PackageResults]:
     all_results = [_select_bert_results(package, path, requested) for package in found]
     if not any(package_results.results for package_results in all_results):
         raise UsageError(
-            f"{path}: holds no results of BERT; name a clone of a round's results or a part of it, a folder with "
+            f"{path}: contains no results of BERT; name a clone of a round's results or a part of it, a folder with "
             f"SYSTEM/bert/{LOGS}, or one log"
         )
     return [package_results for package_results in all_results if package_results.results]

@@ -73,6 +73,10 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
             return f"{place}: {found}; allowed is {str(allowed['expected']).replace(' or ', ', ')}"
         case "value_error":
             return f"{place}: {detail['ctx']['error']}"
+        case "int_parsing" | "int_from_float" | "int_type":
+            return f"{place}: {found}; allowed: a whole number"
+        case "float_parsing" | "float_type":
+            return f"{place}: {found}; allowed: a number"
         case _:
             expectation = detail["msg"].removeprefix("Input should ").removeprefix("be ")
             return f"{place}: {found}; allowed: {expectation}"

@@ -62,7 +62,7 @@ def load_system(
             raise UsageError(f"{path}: there is no section {section!r}; allowed are {', '.join(SECTIONS)}")
     missing = [section for section in SECTIONS if not isinstance(document.get(section), dict)]
     if missing:
-        raise UsageError(f"{path}: section {missing[0]!r} is missing or holds no keys; add it")
+        raise UsageError(f"{path}: section {missing[0]!r} is missing or has no keys; add it")
 
     own = dict(document["bert"])
     overrides = parse_settings(settings)

@@ -20,7 +20,10 @@ FILE_FLAGS, FOLDER_FLAGS = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
 
 @contextmanager
 def _locked(path: Path, flags: int, operation: int, message: str) -> Iterator[int]:
-    """Lock a folder or a file (created if missing) and yield the descriptor; WorkError if it cannot be opened."""
+    """Lock a folder or a file (created if missing) and yield the descriptor.
+
+    Raises UsageError with `message` if it is locked, WorkError if it cannot be opened.
+    """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     except OSError as error:

@@ -18,7 +18,7 @@ MAX_INTEGER_DIGITS = 100  # Python raises ValueError when it prints an integer o
 def read_yaml(path: Path, text_keys: Collection[str] = (), all_text: bool = False) -> dict[str, Any]:
     """Read a YAML file that contains a mapping; values below `text_keys`, or all of them, are kept as text.
 
-    Raises UsageError, with file and line, if the file cannot be read or is not strict YAML with text keys.
+    Raises UsageError if the file cannot be read (with its path) or is not strict YAML with text keys (with the line).
     """
     try:
         with open_regular(path) as file:
@@ -34,7 +34,7 @@ def read_yaml(path: Path, text_keys: Collection[str] = (), all_text: bool = Fals
         raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
     document = parse_yaml(text, str(path), all_text)
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
+        raise UsageError(f"{path}: contains no keys; a mapping of keys to values is expected")
     for key in document.keys() & text_keys:
         document[key] = parse_yaml(text, str(path), as_text=True)[key]
     return document

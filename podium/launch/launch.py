@@ -51,10 +51,10 @@ def require_torch() -> None:
         raise UsageError("this needs PyTorch, which is not installed here: pip install 'podium[train]'")
 
 
-JOIN_SECONDS = 600  # of torchrun's rendezvous
+JOIN_SECONDS = 600  # timeout of torchrun's rendezvous
 TORCHRUN = ("-m", "podium.launch.single_shutdown", "torch.distributed.run")
 # Environment variables with the caches of compiled machine code. Every process that finds code there executes it, so
-# that no other user may be able to write there.
+# no other user must be able to write there.
 CODE_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 STORE = "PODIUM_STORE"  # environment variable with the file store by which the ranks of a single node initialize
 # In a run's private folder: file stores of torchrun and of the ranks, torchrun's logs, and the ranks' heartbeats.
@@ -64,7 +64,7 @@ RENDEZVOUS_FILE, RANKS_FILE, LOG_FOLDER, HEARTBEAT_FILE = "rendezvous", "ranks",
 def torchrun_arguments(config: RunConfig, folder: RunFolder, node: Node, private: Path) -> list[str]:
     """Arguments of python that start torchrun, up to the module; `private` is a folder that only this user can enter.
 
-    Raises UsageError for a launcher other than torchrun, and for several nodes if this one has not met the others.
+    Raises UsageError for a launcher other than torchrun, and for several nodes if this one has no rendezvous.
     """
     settings = config.launch
     if settings.launcher != "torchrun":
@@ -159,10 +159,10 @@ def launch(
 ) -> None:
     """Run an entry point (`train`, `bench`) to its end, calling `on_tick` a few times a second.
 
-    The processes' output is appended to output.txt. Returns once all processes have ended and left a summary. Raises
-    Interrupted after one of STOP_SIGNALS, Saved if the run has saved a checkpoint from which it can resume, else the
-    error that the processes reported, or WorkError naming the full disk or the rank that failed. No process is left in
-    any case.
+    The processes' output is appended to output.txt (on other nodes than the first to output_N.txt). Returns once all
+    processes have ended and left a summary. Raises Interrupted after one of STOP_SIGNALS, StoppedAfterSaving if the run
+    has saved a checkpoint from which it can resume, else the error that the processes reported, or WorkError naming the
+    full disk or the rank that failed. No process is left in any case.
     """
     exit_code = run_processes(config, folder, entry, options, on_tick, node)
     if isinstance(saved := folder.read_failure(), StoppedAfterSaving):

@@ -61,7 +61,7 @@ class NodeData:
         self._stores: dict[Path, VerifiedStore] = {}
 
     def verify(self, store: SampleStore) -> Manifest:
-        """Verify every byte of a store; raises the errors of `SampleStore.verify`."""
+        """Verify every byte of a store; raises WorkError if a shard is missing or differs from the manifest."""
         assert store.folder is not None
         # Before reading: a change during the verification then shows as a difference later.
         files = _file_states(store.folder)

@@ -15,15 +15,13 @@ class Accelerator:
 
     name: str
     # Dense bf16 operations a second (fp16 where the accelerator has no bf16); a fused multiply-add counts as two. The
-    # manufacturer's figure without boost or sparsity; None where none is published.
+    # manufacturer's figure at boost clock, without sparsity; None where none is published.
     peak_flops: float | None
     # The same for fp32 without and with TF32, and for fp8. None: not published, or not supported.
     fp32_flops: float | None = None
     tf32_flops: float | None = None
     fp8_flops: float | None = None
-    compute_capability: tuple[int, int] | None = (
-        None  # of NVIDIA GPUs alone: it decides the instructions that are available
-    )
+    compute_capability: tuple[int, int] | None = None  # of NVIDIA GPUs only; determines the available instructions
 
 
 def find_accelerator(text: str) -> Accelerator | None:

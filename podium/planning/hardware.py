@@ -68,7 +68,7 @@ def require_hardware(config: RunConfig) -> None:
 
 
 def expected_attention(config: RunConfig) -> str:
-    """Attention that `auto` resolves to on the described hardware; for an unknown accelerator, flash.
+    """Attention that `auto` resolves to on the described hardware; for an unknown accelerator that of a recent GPU.
 
     Must agree with the implementation, which resolves it on the device.
     """

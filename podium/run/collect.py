@@ -80,7 +80,7 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
 def collect_failure(run: PreparedRun, error: PodiumError | Interrupted) -> PodiumError | Interrupted:
     """Finalize the log of a run that has failed, and return its error with the log's path and how to resume the run.
 
-    The error is Saved if the run was interrupted and has a checkpoint to resume from.
+    The error is StoppedAfterSaving if the run was interrupted and has a checkpoint to resume from.
     """
     if isinstance(error, DataChangedError):
         kept = finalize_log(run.folder, DATA_CHANGED, run.folder.changed_data_result) or run.folder.log

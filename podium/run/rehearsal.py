@@ -35,7 +35,7 @@ def rehearse(
 ) -> dict[str, Any]:
     """Rehearse one rank on synthetic samples, and return the JSON object of `podium rehearse --json`.
 
-    UsageError for a rank that the system does not have, and for a configuration that could not be run either.
+    Raises UsageError for a rank that the system does not have, and for a configuration that `podium run` would refuse.
     """
     ranks = config.launch.ranks
     if rank >= ranks:

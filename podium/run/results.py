@@ -2,7 +2,8 @@
 
 When a run has ended, its log is moved to its final place, runs/SYSTEM/DATE_TIME/result_N.txt for run_N, and its hash is
 added to the set's record. results/SYSTEM/bert has MLPerf's layout. It contains copies of the logs of the last complete
-set, which are replaced atomically; results/SYSTEM/set.json names that set.
+set, which are replaced by two renames that the next command completes after a crash; results/SYSTEM/set.json names the
+set.
 """
 
 import json
@@ -173,7 +174,7 @@ def published_folder(set_folder: Path) -> Path | None:
 
 
 def publish(set_folder: Path) -> None:
-    """Copy a complete set's logs to results/SYSTEM/bert atomically, and name the set in results/SYSTEM/set.json.
+    """Copy a complete set's logs to results/SYSTEM/bert by two renames, and name the set in results/SYSTEM/set.json.
 
     The previous contents are removed if they are copies of another set, else moved to this set's folder. Raises
     WorkError, which names the set's logs, if that cannot be written.

@@ -45,7 +45,7 @@ def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 
 def print_table(console: Console, config: RunConfig, runs: Sequence[FinishedRun]) -> None:
-    """Print a table of the runs if there are several, then means, phases and the compliance checker's output."""
+    """Print a table of several runs, then means, phases, and what the compliance checker printed where it failed."""
     if len(runs) > 1:
         console.print(_run_table(runs))
     console.print(_summary_table(config, as_json(runs), runs))

@@ -47,7 +47,7 @@ class FileVerdict:
 class Report:
     """Verdicts, findings and scores of one or more packages."""
 
-    path: str  # as given by the caller; all other paths are relative to it
+    path: str  # as given by the caller; other paths are relative to it, or to the package that contains it
     ruleset: str
     packages: tuple[str, ...]
     files: tuple[FileVerdict, ...]
@@ -67,7 +67,7 @@ def check(
     limits: Limits | None = None,
     runs: Path | None = None,
 ) -> Report:
-    """Check a package, a folder of packages, one system's results, one log, or an archive of any of these.
+    """Check a package, a folder of packages, results of one system, a set of runs, one log, or an archive of these.
 
     Works on a temporary copy. One callback gets the number of logs before the check, the other the number of logs
     checked since its last call, from any thread. `runs` is a folder of Podium's own runs: their logs are compared with
@@ -100,7 +100,7 @@ def check(
 
 
 def _copy_input(path: Path, target: Path, tally: Tally) -> Path:
-    """Copy what is checked and return where; with the names of its two parent folders, which identify a log."""
+    """Copy the input and return the copy's path; its two parent folders keep their names, which identify a log."""
     if path.is_file() and is_archive(path):
         target.mkdir(parents=True)
         unpack(path, target / archive_stem(path), tally)

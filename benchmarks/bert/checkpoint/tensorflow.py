@@ -78,7 +78,10 @@ class TensorFlowCheckpoint:
         return values.astype(np.float32, copy=False).reshape(location.shape)
 
     def _open_shards(self, first: tuple[bytes, bytes] | None) -> list[Path]:
-        """Return the data files, whose number is in the header (the first entry). Raises as the class does."""
+        """Return the data files, whose number is in the header (the first entry).
+
+        Raises WorkError for a damaged index, UsageError for a missing data file.
+        """
         if first is None or first[0] != b"":
             raise _damage_error(self._index, "it has no header")
         header = _parse(self._index, "Header", "", first[1])

@@ -61,7 +61,7 @@ def detect_size(source: Source, layout: Layout, requested: Size | None = None) -
     numbers = [int(found[1]) for found in map(layout.layer.match, source.names) if found]
     layers = max(numbers, default=-1) + 1
     found = next((size for size in SIZES.values() if (size.layers, size.hidden) == (layers, hidden)), None)
-    here = f"its encoder is of {layers} × {hidden} (layers × width)" + (f", size {found.name}" if found else "")
+    here = f"its encoder has {layers} layer(s) of width {hidden}" + (f", size {found.name}" if found else "")
     if requested and found != requested:
         wanted = f"size {requested.name} was requested, which is {requested.layers} × {requested.hidden}"
         raise UsageError(f"{source.path}: {here}; {wanted}")
@@ -140,7 +140,9 @@ class SafetensorsFile:
         try:
             self._file = _open(path, framework="np", backend="pread")
         except (SafetensorError, OSError) as error:
-            raise WorkError(f"{path}: cannot be read as safetensors ({error}); make it or copy it again") from error
+            raise WorkError(
+                f"{path}: cannot be read as safetensors ({error}); create or copy the file again"
+            ) from error
         self.names: list[str] = list(self._file.keys())
         self.metadata: Mapping[str, str] = self._file.metadata() or {}
 
@@ -158,7 +160,7 @@ class SafetensorsFile:
         try:
             values: NDArray[np.float32] = self._file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise WorkError(f"{self.path}: {name} cannot be read ({error}); make it or copy it again") from error
+            raise WorkError(f"{self.path}: {name} cannot be read ({error}); create or copy the file again") from error
         return values
 
 
@@ -174,7 +176,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, NDArray[np.float32]], me
         try:
             save_file(dict(tensors), temporary, dict(metadata))
         except SafetensorError as error:
-            advice = "see that the folder exists, may be written and has space"
+            advice = "check that the folder exists, is writable and has free space"
             raise WorkError(f"{path}: cannot be written ({error}); {advice}") from error
         _order_metadata(temporary)
         temporary.chmod(mode)  # the library makes its files readable for the user only

@@ -24,8 +24,8 @@ def measure_costs(stepper: Stepper, mixed: np.ndarray, shape_step: int, vocabula
     count, tokens = len(mixed), int(mixed.sum())
     compositions = [(mixed, 0.15), (mixed[: max(1, count // 2)], 0.15), (mixed, 0.05)]
     for length in (32, 128, 256, 512):
-        global_batch = np.full(max(1, tokens // length), length)
-        compositions += [(global_batch, 0.15), (global_batch[: max(1, len(global_batch) // 2)], 0.05)]
+        uniform = np.full(max(1, tokens // length), length)
+        compositions += [(uniform, 0.15), (uniform[: max(1, len(uniform) // 2)], 0.05)]
     runner = _Compositions(stepper, compositions, shape_step, vocabulary_size)
     seconds: list[list[float]] = [[] for _ in compositions]
     for _ in range(ROUNDS):

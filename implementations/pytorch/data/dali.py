@@ -35,7 +35,7 @@ class DaliPrefetcher:
         pin_memory: bool = False,
         window: int = WINDOW,
     ) -> None:
-        """Parameters are those of `Prefetcher`; with `pins` batches are on the current GPU instead of in pinned memory.
+        """Parameters are those of `Prefetcher`; with `pin_memory` batches are on the current GPU, not in pinned memory.
 
         Raises UsageError if DALI is not installed.
         """

@@ -265,6 +265,6 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
 
 
 def _record_bytes(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the bytes [W] for each rank, of records with `numbers` [n] elements, `counts` [W] of them per rank."""
+    """Return the bytes [W] per rank: rank r has the next counts[r] records, of numbers[i] elements each."""
     sizes: np.ndarray = np.diff(offsets_of(numbers)[offsets_of(counts)]) * STORED_DTYPE.itemsize
     return sizes

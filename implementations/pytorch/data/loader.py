@@ -35,7 +35,7 @@ class Prefetcher:
         pin_memory: bool = False,
         window: int = WINDOW,
     ) -> None:
-        """`steps` are the step numbers, from 0; with `pins` batches are copied to page-locked memory for a GPU.
+        """`steps` are the step numbers, from 0; with `pin_memory` batches are copied to page-locked memory for a GPU.
 
         The other parameters are those of `StepReader`.
         """

@@ -26,7 +26,7 @@ from implementations.pytorch.model.linear import Linear
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options for how the model is computed; they change its results only by rounding."""
+    """Options for how the model is computed; results differ only by rounding and by dropout's masks."""
 
     attention: str = "grouped"  # name of the attention backend
     kernels: Kernels = EAGER

@@ -31,7 +31,7 @@ DIMENSION_MULTIPLE = 16  # fp8 tensor cores require dimensions that are multiple
 class Fp8Linear(Linear):
     """nn.Linear with fp8 matrix products; parameters and state dict are those of nn.Linear.
 
-    A layer with a dimension that is not a multiple of 16 is computed in the dtype of its input.
+    A layer with a dimension that is not a multiple of 16 is computed in the dtype of autocast.
     """
 
     def product(self, x: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ def _prepare_output(out: Path) -> Path:
 def _select_system(system_or_runs: str, request: PackageRequest, on_progress: Callable[[str], None]) -> SubmittedSystem:
     """Return a system's runs and configuration, with the present description in its file.
 
-    Raises WorkError with every reason where the runs cannot be submitted.
+    Raises WorkError with every reason if the runs cannot be submitted, UsageError if there are none.
     """
     location = locate_runs(system_or_runs)
     system = location.system

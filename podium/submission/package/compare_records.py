@@ -91,7 +91,7 @@ def _check_one_set(recorded: RecordedRuns) -> Iterator[str]:
     lost = [run.name for run in recorded.runs if run.path not in recorded.records]
     if lost:
         yield (
-            f"{', '.join(lost)}: no folder of a run has the seed, so that the set of the run is not known; "
+            f"{', '.join(lost)}: no run folder has this log's seed, so its set is unknown; "
             "restore the folders, or make a new set"
         )
     by_set = {record.set_folder: path.name for path, record in recorded.records.items()}
@@ -265,7 +265,7 @@ RECORD_RULES: dict[str, Callable[[RecordedRuns], Iterator[str]]] = {
 
 
 def _clock_was_started(folder: RunFolder) -> bool:
-    """Whether the run's clock was started, also by its metrics and summary: its log is moved away at its end."""
+    """Whether the run reached run_start; summary and metrics count too, since its log may have been moved."""
     return folder.summary.exists() or folder.samples_trained() > 0 or _start_ms(folder.log) is not None
 
 

@@ -81,7 +81,7 @@ def test_errors_are_one_line(tmp_path: Path, tiny: Path) -> None:
     for path in FIXTURE.glob("model.ckpt-28252.*"):
         shutil.copy(path, tmp_path)
     assert refused("model.ckpt-28252", "x.safetensors", cwd=tmp_path) == (
-        "model.ckpt-28252: its encoder is of 1 × 8 (layers × width); the sizes are large 24 × 1024, tiny 2 × 128"
+        "model.ckpt-28252: its encoder has 1 layer(s) of width 8; the sizes are large 24 × 1024, tiny 2 × 128"
     )
     (tmp_path / "bad.safetensors").write_bytes(b"no")
     message = refused("bad.safetensors", "x.safetensors", cwd=tmp_path, exit_code=1)

@@ -87,7 +87,7 @@ def test_other_benchmarks_are_counted_and_left_out(rounds: Path) -> None:
     write_system(rounds / "training_results_v2.0" / "ORG", benchmark="resnet", system="OTHER")
     (package_results,) = discover_results(rounds / "training_results_v2.0")
     assert package_results.others == 1 and [result.benchmark for result in package_results.results] == ["bert"]
-    with pytest.raises(UsageError, match="holds no results of BERT"):
+    with pytest.raises(UsageError, match="contains no results of BERT"):
         discover_results(rounds / "training_results_v2.0" / "ORG" / "results" / "OTHER")
 
 
@@ -103,7 +103,7 @@ def test_hidden_folders_and_links_are_not_followed(rounds: Path, tmp_path: Path)
 def test_paths_without_results_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file or folder"):
         discover_results(tmp_path / "missing")
-    with pytest.raises(UsageError, match="holds no results of BERT"):
+    with pytest.raises(UsageError, match="contains no results of BERT"):
         discover_results(tmp_path)
     (tmp_path / "broken").symlink_to(tmp_path / "missing")
     with pytest.raises(UsageError, match="missing: there is no such file or folder"):

@@ -112,7 +112,7 @@ def test_files_in_place_of_folders_are_not_entered(org: Path, tmp_path: Path) ->
     (org.parent / "OTHER" / "results").write_text("x")
     (org.parent / "OTHER" / "systems").write_text("x")
     assert [row["system"] for row in CompareOutput(org.parent).rows] == ["SYS"]
-    assert CompareOutput(org.parent / "OTHER").contains("OTHER", "holds no results of BERT")
+    assert CompareOutput(org.parent / "OTHER").contains("OTHER", "contains no results of BERT")
 
 
 def test_a_description_that_is_a_fifo_is_missing(org: Path) -> None:
@@ -208,7 +208,7 @@ def test_deep_trees_are_not_searched_to_the_end(tmp_path: Path) -> None:
         os.close(here)
         here = below
     os.close(here)
-    assert CompareOutput(deep).contains("holds no results of BERT")
+    assert CompareOutput(deep).contains("contains no results of BERT")
 
 
 def test_trees_of_too_many_folders_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,8 +262,8 @@ def test_folders_named_like_logs_are_not_logs(org: Path) -> None:
     for path in logs(org).iterdir():
         path.unlink()
         path.mkdir()
-    assert CompareOutput(org.parent).contains("holds no results of BERT")
-    assert CompareOutput(logs(org) / "result_0.txt").contains("holds no results of BERT")
+    assert CompareOutput(org.parent).contains("contains no results of BERT")
+    assert CompareOutput(logs(org) / "result_0.txt").contains("contains no results of BERT")
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 5000, b":::MLLOG " * 3000, b"\xff" * 5000, "\u202e".encode() * 99])

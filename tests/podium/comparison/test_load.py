@@ -291,7 +291,7 @@ def test_unprintable_names_are_made_printable(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_results_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no results"):
+    with pytest.raises(UsageError, match="contains no results"):
         results_in(tmp_path)
 
 

@@ -150,7 +150,7 @@ def test_an_unknown_section_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [..., None, 3, []])
 def test_missing_section_is_named(write_system: Any, section: str, value: Any) -> None:
     path = write_system({section: value})
-    assert refused(path) == f"{path}: section '{section}' is missing or holds no keys; add it"
+    assert refused(path) == f"{path}: section '{section}' is missing or has no keys; add it"
 
 
 def test_unknown_key_comes_first_with_a_suggestion(write_system: Any) -> None:
@@ -218,12 +218,12 @@ def test_a_missing_key_is_named(write_system: Any, key: str) -> None:
 
 def test_key_that_is_not_text_is_refused(tmp_path: Path) -> None:
     assert "bert.1: found 1; allowed: Keys should be strings" in refused_text(tmp_path, TEXT + "  1: foo\n")
-    assert refused_text(tmp_path, TEXT + "1: foo\n").startswith("FILE: holds no keys")
+    assert refused_text(tmp_path, TEXT + "1: foo\n").startswith("FILE: contains no keys")
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "words\n"])
 def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
-    assert refused_text(tmp_path, text) == "FILE: holds no keys; a mapping of keys to values is expected"
+    assert refused_text(tmp_path, text) == "FILE: contains no keys; a mapping of keys to values is expected"
 
 
 def test_duplicate_key_is_refused(tmp_path: Path) -> None:

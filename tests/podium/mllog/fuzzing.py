@@ -2,7 +2,7 @@
 
 Run as `python -m tests.podium.mllog.fuzzing --seconds 600`. Starts from the logs of `dialects` and those below
 --published; a corrupted log with a new signature joins the pool. The invariants are in `Fuzzer.check`. A log that
-violates one is saved and named, and ends the run with status 1.
+violates one is saved (the one before it, if it ends the process) and named, and ends the run with status 1.
 """
 
 import argparse

@@ -114,7 +114,7 @@ LOG = {"kind": "log", "low": 1e-4, "high": 1e-2}
         ({"space": {"evaluation.samples": {"kind": "int", "low": 1, "high": 9}}}, "found evaluation.samples"),
         ({"settings": {"max_samples": 7}}, "found max_samples"),
         ({"settings": {"optimizer.learning_rate": 1.0}}, "is both fixed in settings and searched over"),
-        ([1], "holds no keys"),
+        ([1], "contains no keys"),
     ],
 )
 def test_invalid_search_file_is_an_error(write_space: Any, changes: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Softmax and dropout of attention scores in one pass over memory; keys beyond a sequence's end are not computed."""
+"""Softmax and dropout of attention scores in one pass over memory; keys beyond a sequence's end get weight 0."""
 
 from typing import Any
 

@@ -35,7 +35,7 @@ def padded(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: 
         rectangle = qkv_T3HK[:taken].view(batch.sequences, batch.slot_width, *qkv_T3HK.shape[1:])
         context_RWHK = _attend(rectangle, group.key_counts, kernels, probability)
         return concat_and_zero_pad([context_RWHK.reshape(taken, -1)], batch.slots)
-    lengths, width = batch.lengths, batch.lengths[0]
+    lengths, width = batch.lengths, batch.lengths[0]  # the first sequence is the longest
     parts = qkv_T3HK.split([*lengths, batch.spare_slots])  # type: ignore[no-untyped-call]
     rows = [F.pad(part, (*[0] * 7, width - length)) for part, length in zip(parts, lengths, strict=False)]
     counts = batch.sequence_starts.diff().int()

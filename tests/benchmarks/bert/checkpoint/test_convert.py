@@ -150,11 +150,11 @@ def test_damaged_checkpoint_is_an_error_and_nothing_is_written(tensorflow: CopyF
 def test_another_size_than_requested_is_an_error(tensorflow: CopyFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = tensorflow()
     assert error_of(prefix, UsageError, size=TINY) == (
-        f"{prefix}: its encoder is of 1 × 8 (layers × width), size fixture; size tiny was requested, which is 2 × 128"
+        f"{prefix}: its encoder has 1 layer(s) of width 8, size fixture; size tiny was requested, which is 2 × 128"
     )
     monkeypatch.delitem(SIZES, "fixture")
     assert error_of(prefix, UsageError) == (
-        f"{prefix}: its encoder is of 1 × 8 (layers × width); the sizes are large 24 × 1024, tiny 2 × 128"
+        f"{prefix}: its encoder has 1 layer(s) of width 8; the sizes are large 24 × 1024, tiny 2 × 128"
     )
     assert error_of(prefix, UsageError, size=LARGE).endswith("size large was requested, which is 24 × 1024")
 
@@ -179,7 +179,7 @@ def test_another_size_than_requested_is_an_error(tensorflow: CopyFixture, monkey
         ),
         ({"bert.embeddings.word_embeddings.weight": None}, "lacks bert.embeddings.word_embeddings.weight, so it is no"),
         ({"bert.embeddings.word_embeddings.weight": (31,)}, "is [31], allowed is [vocabulary, hidden]"),
-        ({"bert.encoder.layer.1.output.dense.bias": (8,)}, "its encoder is of 2 × 8"),
+        ({"bert.encoder.layer.1.output.dense.bias": (8,)}, "its encoder has 2 layer(s) of width 8"),
         ({"more": (1,)}, "has more, which a BERT for pre-training of this size does not have"),
     ],
 )
@@ -192,7 +192,7 @@ def test_missing_or_misshapen_tensor_is_reported(
         if shape is not None:
             tensors[name] = np.zeros(shape, np.float32)
     write_safetensors(tmp_path / "x.safetensors", tensors, {"format": "pt"})
-    kind = UsageError if "encoder is of" in message else WorkError
+    kind = UsageError if "its encoder has" in message else WorkError
     assert message in error_of(tmp_path / "x.safetensors", kind)
 
 

@@ -70,7 +70,7 @@ def test_permissions_are_those_of_other_new_files(tmp_path: Path) -> None:
 def test_invalid_file_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
-    with pytest.raises(WorkError, match=rf"x\.safetensors: cannot be read as safetensors \(.*{message}.*; make it or"):
+    with pytest.raises(WorkError, match=rf"x\.safetensors: cannot be read as safetensors \(.*{message}.*; create or"):
         SafetensorsFile(path)
 
 
@@ -120,7 +120,7 @@ def test_write_error_of_the_library_is_an_error(tmp_path: Path, monkeypatch: pyt
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("benchmarks.bert.checkpoint.weights.save_file", fail)
-    with pytest.raises(WorkError, match=r"x: cannot be written \(.*No space left on device.*; see that the folder"):
+    with pytest.raises(WorkError, match=r"x: cannot be written \(.*No space left on device.*; check that the folder"):
         write_safetensors(tmp_path / "x", TENSORS, {"a": ""})
     with pytest.raises(WorkError, match="cannot be written"):
         write_safetensors(tmp_path / "none" / "x", TENSORS, {"a": ""})

@@ -380,7 +380,7 @@ def test_runs_of_two_sets_are_refused(make_set: Any, make_request: Any) -> None:
 def test_a_run_without_a_folder_is_refused(make_set: Any, make_request: Any) -> None:
     made_set = make_set()
     shutil.rmtree(made_set.folder(4))
-    refused(make_request(made_set), WorkError, "one set: result_4.txt: no folder of a run has the seed")
+    refused(make_request(made_set), WorkError, "one set: result_4.txt: no run folder has this log.s seed")
 
 
 def test_edited_times_are_refused(make_set: Any, make_request: Any, tmp_path: Path) -> None:
