@@ -67,8 +67,8 @@ def test_unknown_system_is_a_usage_error_from_any_folder(tmp_path: Path) -> None
     [
         ("seed", "--set seed: give it as key=value, such as --set global_batch_size=32"),
         ("sed=3", "--set: sed: there is no such key (did you mean seed?); allowed are description, "),
-        ("dropout=much", "--set: dropout: found 'much'; allowed: a valid number"),
-        ("seed=[1]", "--set: seed: found [1]; allowed: a valid integer"),
+        ("dropout=much", "--set: dropout: found 'much'; allowed: a number"),
+        ("seed=[1]", "--set: seed: found [1]; allowed: a whole number"),
         ("size=[bold]", "--set: size: found ['bold']; allowed is 'large', 'tiny'"),
     ],
 )
