@@ -415,8 +415,8 @@ class Trainer:
             "moved_sequences": totals.moved,
             "restarts": self.folder.restarts,
             "phases_ms": {
-                phase: 1000 * all_reduce_sum / ranks / totals.steps
-                for phase, all_reduce_sum in zip(PHASES, phase_seconds, strict=True)
+                phase: 1000 * phase_total / ranks / totals.steps
+                for phase, phase_total in zip(PHASES, phase_seconds, strict=True)
             },
             "evaluation": evaluation,
             **exchanged,

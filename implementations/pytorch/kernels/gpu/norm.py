@@ -137,16 +137,7 @@ def _embedding_forward(  # type: ignore[no-untyped-def]
     cols = tl.arange(0, BLOCK)
     mask = cols < columns
     total = _sum_embeddings(
-        token_ptr,
-        position_ptr,
-        segment_ptr,
-        word_emb_ptr,
-        pos_emb_ptr,
-        seg_emb_ptr,
-        row,
-        columns,
-        cols,
-        mask,
+        token_ptr, position_ptr, segment_ptr, word_emb_ptr, pos_emb_ptr, seg_emb_ptr, row, columns, cols, mask
     )
     mean = tl.sum(total, 0) / columns
     centred = tl.where(mask, total - mean, 0.0)
@@ -177,16 +168,7 @@ def _embedding_backward(  # type: ignore[no-untyped-def]
         if threshold > 0:
             dy = tl.where(keep_mask(tl.load(seed_ptr), row, threshold, BLOCK), dy * scale, 0.0)
         total = _sum_embeddings(
-            token_ptr,
-            position_ptr,
-            segment_ptr,
-            word_emb_ptr,
-            pos_emb_ptr,
-            seg_emb_ptr,
-            row,
-            columns,
-            cols,
-            mask,
+            token_ptr, position_ptr, segment_ptr, word_emb_ptr, pos_emb_ptr, seg_emb_ptr, row, columns, cols, mask
         )
         mean, inverse_std = tl.load(statistics_ptr + 2 * row), tl.load(statistics_ptr + 2 * row + 1)
         normalised = tl.where(mask, (total - mean) * inverse_std, 0.0)
