@@ -158,7 +158,7 @@ def test_error_of_a_worker_is_raised(
     tmp_path: Path, space: SearchSpace, base: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, error in ((2, UsageError), (1, WorkError)):
-        script = f"import sys\nprint('first')\nprint('the sentence', file=sys.stderr)\nsys.exit({number})"
+        script = f"import sys\nprint('first', flush=True)\nprint('the sentence', file=sys.stderr)\nsys.exit({number})"
         monkeypatch.setattr(search_module, "WORKER", [sys.executable, "-c", script])
         with pytest.raises(PodiumError, match=r"^the sentence$") as caught:
             run_search(tmp_path / "search", space, base)
