@@ -1,9 +1,44 @@
-"""Shared parts of the GPU kernels: counter-based dropout masks, seeds, block and grid sizes."""
+"""Shared parts of the GPU kernels: launches, counter-based dropout masks, seeds, block and grid sizes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+# A function that launches are passed to instead of the device: kernel name, bytes moved, floating-point operations.
+Recorder = Callable[[str, int, float], None]
+_recorders: list[Recorder] = []
+
+
+@contextmanager
+def record_launches(recorder: Recorder) -> Iterator[None]:
+    """Pass every launch to `recorder` instead of running it; for counting a step on tensors without data."""
+    _recorders.append(recorder)
+    try:
+        yield
+    finally:
+        _recorders.remove(recorder)
+
+
+def launch(
+    kernel: Any, grid: tuple[int, ...], *arguments: Any, moved: int | None = None, flops: float = 0.0, **options: Any
+) -> None:
+    """Launch a Triton kernel on a grid of programs.
+
+    `moved` is the number of bytes that it reads and writes, for the counter; None: each tensor argument once. `flops`
+    counts its matrix products only. `options` are Triton's, such as num_warps.
+    """
+    if not _recorders:
+        kernel[grid](*arguments, **options)
+        return
+    if moved is None:
+        moved = sum(argument.nbytes for argument in arguments if isinstance(argument, Tensor))
+    for recorder in _recorders:
+        recorder(f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__.strip('_')}", moved, flops)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from implementations.pytorch.data.batch import IGNORED
+from implementations.pytorch.kernels.gpu.common import launch
 from implementations.pytorch.kernels.interface import apply
 
 BLOCK = 4096  # logits per iteration: sixteen for each thread of eight warps
@@ -76,8 +77,17 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> Tensor:
         rows, vocabulary_size = logits_MV.shape
         log_totals_M, losses_M = torch.empty(2, rows, device=logits_MV.device).unbind()
-        _forward[(rows,)](
-            logits_MV, labels_M, log_totals_M, losses_M, *split_row(vocabulary_size), IGNORED, BLOCK, num_warps=8
+        launch(
+            _forward,
+            (rows,),
+            logits_MV,
+            labels_M,
+            log_totals_M,
+            losses_M,
+            *split_row(vocabulary_size),
+            IGNORED,
+            BLOCK,
+            num_warps=8,
         )
         ctx.save_for_backward(logits_MV, labels_M, log_totals_M)
         return losses_M.sum()
@@ -87,7 +97,9 @@ class _CrossEntropy(torch.autograd.Function):
         logits_MV, labels_M, log_totals_M = ctx.saved_tensors
         rows, vocabulary_size = logits_MV.shape
         dlogits_MV, grid = torch.empty_like(logits_MV), (rows, triton.cdiv(vocabulary_size, BLOCK))
-        _backward[grid](
+        launch(
+            _backward,
+            grid,
             logits_MV,
             labels_M,
             log_totals_M,

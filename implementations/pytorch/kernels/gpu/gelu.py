@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from implementations.pytorch.kernels.gpu.common import program_count
+from implementations.pytorch.kernels.gpu.common import launch, program_count
 from implementations.pytorch.kernels.interface import apply
 
 BLOCK = 1024  # columns per program: eight for each thread of four warps, one 16-byte load in bfloat16
@@ -58,7 +58,7 @@ class _BiasGelu(torch.autograd.Function):
     def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor) -> Tensor:
         rows, columns = x_TF.shape
         y_TF = torch.empty_like(x_TF)
-        _forward[(rows, triton.cdiv(columns, BLOCK))](x_TF, bias_F, y_TF, columns, BLOCK, num_warps=4)
+        launch(_forward, (rows, triton.cdiv(columns, BLOCK)), x_TF, bias_F, y_TF, columns, BLOCK, num_warps=4)
         ctx.save_for_backward(x_TF, bias_F)
         return y_TF
 
@@ -70,7 +70,9 @@ class _BiasGelu(torch.autograd.Function):
         # One partial sum of the bias gradient per program; torch adds them up, in a fixed order.
         parts = torch.empty(programs, columns, device=x_TF.device)
         grid = (programs, triton.cdiv(columns, BLOCK))
-        _backward[grid](x_TF, bias_F, gradients[0].contiguous(), dx_TF, parts, rows, columns, BLOCK, num_warps=4)
+        launch(
+            _backward, grid, x_TF, bias_F, gradients[0].contiguous(), dx_TF, parts, rows, columns, BLOCK, num_warps=4
+        )
         return dx_TF, parts.sum(0)
 
 

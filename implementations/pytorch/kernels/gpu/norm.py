@@ -11,7 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from implementations.pytorch.kernels.gpu.common import block_size, draw_seed, keep_mask, program_count, warp_count
+from implementations.pytorch.kernels.gpu.common import (
+    block_size,
+    draw_seed,
+    keep_mask,
+    launch,
+    program_count,
+    warp_count,
+)
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, ThreeTensors, apply, dropout_threshold_and_scale
 
 
@@ -89,7 +96,8 @@ class _ResidualNorm(torch.autograd.Function):
         sums_TD, y_TD = torch.empty_like(x_TD), torch.empty_like(x_TD)
         statistics_T2 = torch.empty(rows, 2, device=x_TD.device)
         (threshold, scale), block = dropout_threshold_and_scale(p), block_size(columns)
-        _residual_forward[(rows,)](
+        launch(
+            _residual_forward, (rows,),
             x_TD, update_TD, update_bias, weight, bias, seed, y_TD, sums_TD, statistics_T2,
             columns, LAYER_NORM_EPS, scale, threshold, block, num_warps=warp_count(block),
         )  # fmt: skip
@@ -105,7 +113,8 @@ class _ResidualNorm(torch.autograd.Function):
         programs = program_count(sums_TD.device, rows)
         parts = torch.empty(programs, 3, columns, device=sums_TD.device)
         (threshold, scale), block = dropout_threshold_and_scale(ctx.probability), block_size(columns)
-        _residual_backward[(programs,)](
+        launch(
+            _residual_backward, (programs,),
             gradients[0].contiguous(), sums_TD, statistics_T2, weight, seed, dx_TD, dupdate_TD, parts,
             rows, columns, scale, threshold, block, num_warps=warp_count(block),
         )  # fmt: skip
@@ -193,9 +202,10 @@ class _EmbeddingNorm(torch.autograd.Function):
         seed, y_TD = draw_seed(device, p), torch.empty(rows, columns, dtype=dtype, device=device)
         statistics_T2 = torch.empty(rows, 2, device=device)
         (threshold, scale), block = dropout_threshold_and_scale(p), block_size(columns)
-        _embedding_forward[(rows,)](
-            *inputs, seed, y_TD, statistics_T2, columns, LAYER_NORM_EPS, scale, threshold, block,
-            num_warps=warp_count(block),
+        launch(
+            _embedding_forward, (rows,), *inputs, seed, y_TD, statistics_T2,
+            columns, LAYER_NORM_EPS, scale, threshold, block,
+            moved=y_TD.nbytes + rows * (columns * word_embeddings_VD.itemsize + 8 * 4), num_warps=warp_count(block),
         )  # fmt: skip
         ctx.save_for_backward(*inputs[:7], seed, statistics_T2)
         ctx.probability = p
@@ -210,9 +220,10 @@ class _EmbeddingNorm(torch.autograd.Function):
         programs = program_count(seed.device, rows)
         parts = torch.empty(programs, 2, columns, device=seed.device)
         (threshold, scale), block = dropout_threshold_and_scale(ctx.probability), block_size(columns)
-        _embedding_backward[(programs,)](
-            gradients[0].contiguous(), *inputs, seed, statistics_T2, dx_TD, parts,
-            rows, columns, scale, threshold, block, num_warps=warp_count(block),
+        launch(
+            _embedding_backward, (programs,), gradients[0].contiguous(), *inputs, seed, statistics_T2, dx_TD, parts,
+            rows, columns, scale, threshold, block,
+            moved=gradients[0].nbytes + 2 * dx_TD.nbytes + parts.nbytes, num_warps=warp_count(block),
         )  # fmt: skip
         # PyTorch's operator sorts the ids and so adds the rows of each id in a fixed order, without atomic additions.
         table_gradients = (
