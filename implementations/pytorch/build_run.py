@@ -22,7 +22,6 @@ from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention.dispatch import resolve_attention
 from implementations.pytorch.model.attention.varlen import LENGTH_STEP
 from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
-from implementations.pytorch.model.linear import Fp8Linear, Linear
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.phase_clock import PhaseClock
@@ -62,6 +61,8 @@ def model_options(config: RunConfig, precision: str, device: torch.device) -> Mo
     Raises UsageError for a backend that the device does not support.
     """
     kernels = resolve_kernels(config.kernels, device)
+    if precision == "fp8" and kernels != "triton":
+        raise UsageError(f"kernels: found {config.kernels} with precision fp8, which needs auto or triton")
     attention = resolve_attention(config.attention, device, COMPUTE_TYPES[precision])
     if config.capacity_overflow is not None and attention == "nested":
         raise UsageError(
@@ -73,7 +74,9 @@ def model_options(config: RunConfig, precision: str, device: torch.device) -> Mo
         kernels=load_kernels(kernels),
         use_torch_compile=kernels == "compiled",
         last_layer=config.last_layer,
-        linear=Fp8Linear if precision == "fp8" else Linear,
+        fused_layers=kernels == "triton",
+        fp8=precision == "fp8",
+        loss_scale=config.loss_scaling.initial if "fp16" in (precision, config.wire) else 1.0,
     )
 
 
@@ -218,7 +221,10 @@ def warm_up(
 
 
 def _snapshot(stepper: Stepper) -> dict[str, Any]:
-    """Copy everything that a step changes, random states included."""
+    """Copy everything that a step changes, random states included, except fp8 scales.
+
+    The scales that the warm-up has found on synthetic samples are right for the first step, better than any guess.
+    """
     return {
         "model": copy.deepcopy(stepper.model.state_dict()),
         "optimizer": copy.deepcopy(stepper.optimizer.state_dict()["state"]),

@@ -211,9 +211,13 @@ class Stepper:
         set_rate(self.optimizer, rate)
         # Zeroed in place: DDP's buckets (gradient_as_bucket_view) and captured graphs hold the gradients' addresses.
         self.optimizer.zero_grad(set_to_none=False)
-        kernels = self.model.module.model_options.kernels
+        model = self.model.module
+        if model.scaling is not None:
+            model.scaling.update()
+        kernels = model.model_options.kernels
         sums: list[Tensor] = []
         for number, batch in enumerate(batches):
+            model.gradients.accumulate = number > 0
             last = number == len(batches) - 1
             # Gradients of all but the last micro-batch accumulate locally, so that they are sent once a step.
             with nullcontext() if last else self.model.no_sync():

@@ -42,6 +42,8 @@ def require_hardware(config: RunConfig) -> None:
             f"only GPUs of compute capability {_format_capability(FP8_CAPABILITY)} or more support fp8",
             allowed,
         )
+    if config.precision == "fp8" and config.kernels not in ("auto", "triton"):
+        raise refused("kernels", "with precision fp8 only Triton's kernels cast to fp8", "auto, triton")
     if config.precision == "bf16" and not on_cpu and lacks(BF16_CAPABILITY):
         raise refused(
             "precision",
