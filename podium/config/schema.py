@@ -575,8 +575,9 @@ class RunConfig(Settings):
     )
     kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = Field(
         default="auto",
-        description="Implementation of element-wise operations: `numba` (CPU), `compiled` (torch.compile), `triton` "
-        "(GPU), `eager` (plain PyTorch); `auto` is numba on a CPU and compiled on a GPU",
+        description="Implementation of what lies between matrix products: `numba` (CPU), `triton` (GPU; required for "
+        "`precision: fp8`), `compiled` (torch.compile), `eager` (plain PyTorch); `auto` is numba on a CPU and triton "
+        "on a GPU",
     )
     last_layer: Literal["needed", "all"] = Field(
         default="needed",

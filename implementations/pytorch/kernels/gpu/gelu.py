@@ -135,7 +135,7 @@ def gelu_backward_fp8(x_TF: Tensor, bias_F: Tensor, dy_TF: Tensor, fp8: Fp8Slot)
     parts = torch.empty(grid[0], 1, columns, device=x_TF.device)
     launch(
         _backward_fp8, grid, x_TF, bias_F, dy_TF, dx_TF, dx_FT, parts, fp8.scale, fp8.amax,
-        rows, dx_FT.shape[1], columns, fp8.limit, TILE_ROWS, TILE_COLUMNS, num_warps=4,
+        rows, dx_FT.shape[1], columns, fp8.limit, TILE_ROWS, TILE_COLUMNS, num_warps=8,
     )  # fmt: skip
     return dx_TF, dx_FT, parts
 
