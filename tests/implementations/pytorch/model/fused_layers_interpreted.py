@@ -4,6 +4,7 @@ Run by test_fused_layers.py in a new process, with TRITON_INTERPRET=1.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.bert.samples import Sample
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.checkpointing import RunState, write_tensors
 from implementations.pytorch.data.batch import RaggedBatch, collate
+from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.fp8_scaling import FP8_KINDS, HISTORY, Fp8Scaling
 from implementations.pytorch.kernels.gpu.cast import cast_fp8, join, transpose_fp8
 from implementations.pytorch.kernels.gpu.common import sum_parts
@@ -23,7 +27,13 @@ from implementations.pytorch.model.attention.dispatch import BACKENDS
 from implementations.pytorch.model.attention.padded import padded
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import loss_sums
+from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast
+from implementations.pytorch.step import Stepper
+from podium.config.run_folder import rank_file
+from podium.config.schema import RunConfig
+from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 from tests.implementations.pytorch.kernels.gpu.exact_casts import install
 
 install()
@@ -331,3 +341,41 @@ def test_products_into_float32_as_on_a_gpu(accumulate: bool, monkeypatch: pytest
     with FakeTensorMode():
         dy, x = (torch.empty(37, n, dtype=torch.bfloat16) for n in (16, 24))
         fused_layer._product_float32(dy, x, torch.empty(16, 24), accumulate)
+
+
+def test_fp8_training_resumes_bit_for_bit(
+    make_store: Callable[..., SampleStore],
+    make_config: Callable[..., RunConfig],
+    make_model: Callable[..., BertForPreTraining],
+    make_stepper: Callable[..., Stepper],
+    make_order: Callable[[SampleStore, RunConfig], TrainingOrder],
+    processes: Processes,
+    tmp_path: Path,
+) -> None:
+    """A step of two micro-batches sets the scales once; a checkpoint holds them."""
+    store = make_store([5, 7, 3, 6, 4, 8, 5, 6])
+    config = make_config(global_batch_size=2, gradient_accumulation_steps=2)
+    order = make_order(store, config)
+
+    def start(seed: int) -> Stepper:
+        model = make_model(kernels=TRITON, fused_layers=True, fp8=True, dropout_probability=0.1, seed=seed)
+        stepper = make_stepper(config, model, "bf16")
+        stepper.take(read_step(order, 0, 0), PhaseClock())
+        return stepper
+
+    def tensors(stepper: Stepper) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in RunState(stepper, processes).rank_tensors().items()}
+
+    stepper = start(0)
+    stepper.take(read_step(order, 1, 0), PhaseClock())
+    write_tensors(rank_file(tmp_path, 0), tensors(stepper), {})
+    stepper.take(read_step(order, 2, 0), PhaseClock())
+    expected = tensors(stepper)
+    assert int((expected["fp8.history"] > 0).any(1).sum()) == 2, "the scales were set in the second and third step"
+    resumed = start(1)
+    RunState(resumed, processes).load(tmp_path)
+    resumed.take(read_step(order, 2, 0), PhaseClock())
+    found = tensors(resumed)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
