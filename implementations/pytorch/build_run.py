@@ -19,7 +19,7 @@ from implementations.pytorch.distributed.gradient_sync import wrap_ddp
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
-from implementations.pytorch.model.attention.dispatch import resolve_attention
+from implementations.pytorch.model.attention.selection import resolve_attention
 from implementations.pytorch.model.attention.varlen import LENGTH_STEP
 from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.optim.build import build_optimizer
@@ -51,19 +51,24 @@ def load_checkpoint(model: BertForPreTraining, path: Path) -> None:
 
 
 # Attention backends whose kernel launches depend on the shape of a batch only, not on the lengths in it: a CUDA graph
-# replays the recorded launches with the recorded arguments.
-GRAPH_ATTENTION = ("flash",)
+# replays the recorded launches with the recorded arguments. Flash attention's grid follows from the maximum length and
+# the number of sequences. cuDNN's plan follows from these and the strides; it reads the lengths, the offsets and the
+# dropout seed on the device, all of which are computed there in the graph. Its plans are kept for the life of the
+# process, since graphs refer to their kernels, and are built in the warm-up, before a capture.
+GRAPH_ATTENTION = ("cudnn", "flash")
 
 
-def model_options(config: RunConfig, precision: str, device: torch.device) -> ModelOptions:
-    """Return the model's options: attention backend, kernels, linear layer.
+def model_options(
+    config: RunConfig, precision: str, device: torch.device, processes: Processes | None = None
+) -> ModelOptions:
+    """Return the model's options: attention backend, kernels, linear layer. A collective operation with `processes`.
 
     Raises UsageError for a backend that the device does not support.
     """
     kernels = resolve_kernels(config.kernels, device)
     if precision == "fp8" and kernels != "triton":
         raise UsageError(f"kernels: found {config.kernels} with precision fp8, which needs auto or triton")
-    attention = resolve_attention(config.attention, device, COMPUTE_TYPES[precision])
+    attention = resolve_attention(config.attention, device, COMPUTE_TYPES[precision], processes)
     if config.capacity_overflow is not None and attention == "nested":
         raise UsageError(
             "capacity_overflow is set, but attention auto is nested on this GPU, which has no flash attention; "
@@ -92,7 +97,7 @@ def build_stepper(config: RunConfig, processes: Processes, vocabulary_size: int,
         size or config.model_size,
         vocabulary_size,
         dropout_probability=config.dropout,
-        model_options=model_options(config, precision, processes.device),
+        model_options=model_options(config, precision, processes.device, processes),
     )
     if config.initial_checkpoint is not None:
         load_checkpoint(model, config.initial_checkpoint)

@@ -410,6 +410,7 @@ class Trainer:
             "share_of_peak": totals.useful_flops / seconds / self.peak,
             "model_flops_utilization": totals.model_flops / seconds / self.peak,
             "precision": self.precision,
+            "attention": self.stepper.model.module.model_options.attention,
             "padding_share": 1 - totals.tokens / totals.slots,
             "max_over_mean_tokens": totals.max_over_mean_tokens / totals.steps,
             "moved_sequences": totals.moved,

@@ -31,10 +31,9 @@ from implementations.pytorch.kernels.gpu.cast import cast_fp8, join, transpose_f
 from implementations.pytorch.kernels.gpu.common import draw_seeds, recording, sum_parts
 from implementations.pytorch.kernels.gpu.gelu import gelu_backward, gelu_backward_fp8, gelu_forward, gelu_forward_fp8
 from implementations.pytorch.kernels.gpu.norm import NormState, residual_norm_backward, residual_norm_forward
-from implementations.pytorch.model.attention.dispatch import attend
+from implementations.pytorch.model.attention.dispatch import SEPARATE_QKV, attend
 from implementations.pytorch.model.layer import Gradients, Layer
 
-SEPARATE_QKV = ("flash",)
 
 
 @dataclass(frozen=True)
@@ -118,29 +117,41 @@ class _Qkv(torch.autograd.Function):
         x = _operand(x_TD, slots["input"], x8_TD)
         weights = _weight_operand(weight, slots["qkv.weight"], dtype)
         qkv_T3D = _product(x, weights, dtype, bias)
-        ctx.layer, ctx.slots, ctx.saved, ctx.separate = layer, slots, (x, weights, dtype), separate
+        ctx.layer, ctx.slots, ctx.saved = layer, slots, (x, weights, dtype)
         return tuple(qkv_T3D.chunk(3, 1)) if separate else (qkv_T3D,)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layer, slot, (x, weights, dtype) = ctx.layer, ctx.slots["qkv"], ctx.saved
         del ctx.saved
-        sources = list(gradients) if ctx.separate else list(gradients[0].chunk(3, 1))
+        sources, joined = _parts_and_whole(gradients)
         if slot is not None:
-            rows, columns, parts = cast_fp8(
-                [part.contiguous() for part in sources] if ctx.separate else sources, slot, sums=True
-            )
+            rows, columns, parts = cast_fp8(sources, slot, sums=True)
             dqkv = Operand(rows, columns, slot)
         else:
-            joined, parts = join(
-                [part.contiguous() for part in sources] if ctx.separate else sources, copy=ctx.separate
-            )
-            dqkv = Operand(joined if ctx.separate else gradients[0])
+            copied, parts = join(sources, copy=joined is None)
+            dqkv = Operand(copied if joined is None else joined)
         assert parts is not None
         dx_TD = _input_gradient(dqkv, weights, dtype)
         dweight = _write_weight_gradient(layer.qkv.weight, dqkv, x, layer.gradients)
         (dbias,) = _write_sums(parts, (layer.qkv.bias,), layer.gradients)
         return dx_TD, None, dweight, dbias, None, None, None
+
+
+def _parts_and_whole(gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    """Return the gradients of queries, keys and values [T, D], and of all three [T, 3D] if they are in one buffer."""
+    if len(gradients) == 1:
+        return tuple(gradients[0].chunk(3, 1)), gradients[0]
+    first, width = gradients[0], gradients[0].shape[1]
+    storage = first.untyped_storage()._cdata
+    if all(
+        part.stride() == (3 * width, 1)
+        and part.untyped_storage()._cdata == storage
+        and part.storage_offset() == first.storage_offset() + number * width
+        for number, part in enumerate(gradients)
+    ):
+        return gradients, first.as_strided((len(first), 3 * width), (3 * width, 1))
+    return tuple(part.contiguous() for part in gradients), None
 
 
 class _AfterAttention(torch.autograd.Function):

@@ -78,6 +78,7 @@ def test_fp8_is_an_error_on_a_cpu() -> None:
 def test_graphs_are_used_where_possible(make_config: Configs) -> None:
     flash = make_config(attention="flash")
     assert uses_graphs(flash, CUDA)
+    assert uses_graphs(make_config(attention="cudnn"), CUDA)
     assert uses_graphs(flash.model_copy(update={"cuda_graph": "step"}), CUDA)
     assert not uses_graphs(flash.model_copy(update={"cuda_graph": "none"}), CUDA)
     assert not uses_graphs(make_config(attention="grouped"), CUDA)  # the groups' shapes differ from batch to batch
@@ -93,7 +94,7 @@ def test_graphs_are_used_where_possible(make_config: Configs) -> None:
         (
             CUDA,
             {"attention": "grouped"},
-            "cuda_graph: found step, but attention is grouped, and graphs need one of flash",
+            "cuda_graph: found step, but attention is grouped, and graphs need one of cudnn, flash",
         ),
         (CUDA, {"attention": "flash", "gradient_accumulation_steps": 2}, "graphs need gradient_accumulation_steps 1"),
     ],
