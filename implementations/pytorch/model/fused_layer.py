@@ -35,7 +35,6 @@ from implementations.pytorch.model.attention.dispatch import SEPARATE_QKV, atten
 from implementations.pytorch.model.layer import Gradients, Layer
 
 
-
 @dataclass(frozen=True)
 class Hidden:
     """Hidden states [T, D] between layers: the same values as residual, as input of a product, and in fp8 (or None)."""

@@ -5,6 +5,7 @@ Run by test_fused_layers.py in a new process, with TRITON_INTERPRET=1.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from implementations.pytorch.kernels.gpu.gelu import gelu_backward, gelu_backwar
 from implementations.pytorch.kernels.gpu.kernel_set import TRITON
 from implementations.pytorch.kernels.gpu.norm import residual_norm_backward, residual_norm_forward
 from implementations.pytorch.model import fused_layer
+from implementations.pytorch.model.attention import dispatch
 from implementations.pytorch.model.attention.dispatch import BACKENDS
 from implementations.pytorch.model.attention.padded import padded
 from implementations.pytorch.model.bert import BertForPreTraining
@@ -77,18 +79,37 @@ def test_gradients_are_those_of_eager_layers(
         assert error(found[name], value) < 2e-5 or float((found[name] - value).abs().max()) < 1e-6, name
 
 
+@pytest.mark.parametrize("one_buffer", [False, True])
 def test_three_tensors_of_queries_keys_and_values(
-    monkeypatch: pytest.MonkeyPatch, make_model: Callable[..., BertForPreTraining], batch: RaggedBatch
+    one_buffer: bool, monkeypatch: pytest.MonkeyPatch, make_model: Callable[..., BertForPreTraining], batch: RaggedBatch
 ) -> None:
-    """A backend that takes them separately returns their gradients separately."""
+    """A backend that takes them separately returns their gradients separately, as parts of one buffer or not."""
     seen = []
+
+    class Stack(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *parts: Tensor) -> Tensor:
+            return torch.stack(parts, 1)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+            parts = gradients[0].contiguous().unbind(1)
+            return parts if one_buffer else tuple(part.clone() for part in parts)
 
     def separate(qkv: tuple[Tensor, ...], *rest: object) -> Tensor:
         seen.append([part.shape for part in qkv])
-        return padded(torch.stack(tuple(qkv), 1), *rest)  # type: ignore[arg-type]
+        return padded(Stack.apply(*qkv), *rest)  # type: ignore[no-untyped-call, arg-type]
+
+    def join(sources: Any, copy: bool = True) -> tuple[Tensor, Tensor]:
+        assert copy == (not one_buffer)
+        return cast_join(sources, copy)
+
+    cast_join = fused_layer.join
+    monkeypatch.setattr(fused_layer, "join", join)
 
     monkeypatch.setitem(BACKENDS, "separate", separate)
-    monkeypatch.setattr(fused_layer, "SEPARATE_QKV", ("separate",))
+    for module in (fused_layer, dispatch):
+        monkeypatch.setattr(module, "SEPARATE_QKV", ("separate",))
     fused = make_model(kernels=TRITON, fused_layers=True, attention="separate")
     eager = make_model(attention="padded")
     fused.load_state_dict(eager.state_dict())
