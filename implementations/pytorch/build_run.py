@@ -106,7 +106,8 @@ def build_stepper(config: RunConfig, processes: Processes, vocabulary_size: int,
     dropout_seed = np.random.SeedSequence([config.seed, processes.rank]).generate_state(1, np.uint32)
     torch.manual_seed(int(dropout_seed[0]))
     ddp, sync = wrap_ddp(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
-    optimizer = build_optimizer(model, config.optimizer)
+    fused = resolve_kernels(config.kernels, processes.device) == "triton"
+    optimizer = build_optimizer(model, config.optimizer, fused)
     rates = rate_table(config.optimizer, config.steps, processes.device)
     return Stepper(config, processes, ddp, sync, optimizer, rates, precision)
 

@@ -32,6 +32,7 @@ from implementations.pytorch.distributed.gradient_sync import GradientSync
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.loss import MASKED_LM_EPS, loss_sums
 from implementations.pytorch.optim.build import set_rate
+from implementations.pytorch.optim.fused import FusedOptimizer
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast
 from podium.config.schema import LossScaling, RunConfig
@@ -106,6 +107,14 @@ class LossScaler(torch.amp.GradScaler):
     def factor(self) -> Tensor | None:
         """Scale of the gradients (0-d, on the device), or None if disabled. A loss must have been scaled before."""
         return self._get_scale_async() if self._enabled else None
+
+    def _unscale_grads_(
+        self, optimizer: Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        """Check and unscale all gradients. A fused optimizer checks them here and unscales them in its update."""
+        if isinstance(optimizer, FusedOptimizer):
+            return {inv_scale.device: optimizer.measure_gradients(inv_scale)}
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
 
     def take_step(self, optimizer: Optimizer) -> Tensor:
         """Take the optimizer's step unless a gradient is not finite. Returns 1 if it was taken, else 0 (0-d, float32).
@@ -210,7 +219,9 @@ class Stepper:
         rate = self.rates[self.steps_taken.clamp(max=len(self.rates) - 1).view(1)].view(())
         set_rate(self.optimizer, rate)
         # Zeroed in place: DDP's buckets (gradient_as_bucket_view) and captured graphs hold the gradients' addresses.
-        self.optimizer.zero_grad(set_to_none=False)
+        # The step of a fused optimizer has done it.
+        if not isinstance(self.optimizer, FusedOptimizer):
+            self.optimizer.zero_grad(set_to_none=False)
         model = self.model.module
         if model.scaling is not None:
             model.scaling.update()
@@ -251,6 +262,8 @@ class Stepper:
         if self.config.clipping is None:
             return self._no_norm
         if self.config.clipping.when == "after":
+            if isinstance(self.optimizer, FusedOptimizer):
+                return self.optimizer.clip_gradients(self.config.clipping.max_norm)
             return clip_grad_norm_(self.model.parameters(), self.config.clipping.max_norm, foreach=True)
         return self.sync.local_norm()
 

@@ -110,6 +110,8 @@ class BertForPreTraining(nn.Module):
             )
             for number in range(size.layers)
         )
+        for parameter in self.layers.parameters() if model_options.fused_layers else ():
+            parameter.overwritten_gradient = True  # type: ignore[attr-defined]  # not zeroed by a fused optimizer
         self.masked_lm = MaskedLMHead(size, vocabulary, model_options.kernels)
         self.pooler = nn.Linear(size.hidden, size.hidden)
         self.next_sentence = nn.Linear(size.hidden, 2)
