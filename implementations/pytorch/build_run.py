@@ -22,6 +22,7 @@ from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention.dispatch import resolve_attention
 from implementations.pytorch.model.attention.varlen import LENGTH_STEP
 from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
+from implementations.pytorch.model.decoder import vocabulary_multiple
 from implementations.pytorch.model.linear import Fp8Linear, Linear
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
@@ -74,6 +75,7 @@ def model_options(config: RunConfig, precision: str, device: torch.device) -> Mo
         use_torch_compile=kernels == "compiled",
         last_layer=config.last_layer,
         linear=Fp8Linear if precision == "fp8" else Linear,
+        vocabulary_multiple=vocabulary_multiple(device),
     )
 
 

@@ -20,6 +20,7 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels
 from implementations.pytorch.model.attention.dispatch import attend
+from implementations.pytorch.model.decoder import decode_padded
 from implementations.pytorch.model.init_weights import initialize
 from implementations.pytorch.model.linear import Linear
 
@@ -35,11 +36,15 @@ class ModelOptions:
     # read. `all`: it computes every token.
     last_layer: str = "needed"
     linear: type[Linear] = Linear  # class of the encoder's linear layers
+    vocabulary_multiple: int = 1  # the logits' last dimension is rounded up to a multiple of this (decoder.py)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2]."""
+    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2].
+
+    With `ModelOptions.vocabulary_multiple`, masked-LM logits have more columns, which are -inf.
+    """
 
     masked_lm: Tensor
     next_sentence: Tensor
@@ -109,17 +114,20 @@ def _after_attention(layer: Layer, x_TD: Tensor, context_TD: Tensor, probability
 class MaskedLMHead(nn.Module):
     """Masked-LM head on the masked tokens: linear, GELU, LayerNorm, then the word embeddings as decoder, and a bias."""
 
-    def __init__(self, size: Size, vocabulary: int, kernels: Kernels) -> None:
+    def __init__(self, size: Size, vocabulary: int, model_options: ModelOptions) -> None:
         super().__init__()
         self.transform = Linear(size.hidden, size.hidden)
         self.norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
-        self.kernels = kernels
+        self.kernels, self.multiple = model_options.kernels, model_options.vocabulary_multiple
 
     def forward(self, x_MD: Tensor, word_embeddings_VD: Tensor) -> Tensor:
         inner_MD = self.kernels.bias_gelu(self.transform.product(x_MD), self.transform.bias)
         # LayerNorm in float32: in float16 eps 1e-12 is 0, and in half precision the mean and variance lose digits.
-        return F.linear(self.norm(inner_MD.float()).to(x_MD.dtype), word_embeddings_VD, self.bias)
+        inner_MD = self.norm(inner_MD.float()).to(x_MD.dtype)
+        if self.multiple > 1:
+            return decode_padded(inner_MD, word_embeddings_VD, self.bias, self.multiple)
+        return F.linear(inner_MD, word_embeddings_VD, self.bias)
 
 
 class BertForPreTraining(nn.Module):
@@ -133,7 +141,7 @@ class BertForPreTraining(nn.Module):
         self.dropout_probability = dropout_probability
         self.embeddings = Embeddings(size, vocabulary, model_options.kernels)
         self.layers = nn.ModuleList(Layer(size, model_options) for _ in range(size.layers))
-        self.masked_lm = MaskedLMHead(size, vocabulary, model_options.kernels)
+        self.masked_lm = MaskedLMHead(size, vocabulary, model_options)
         self.pooler = nn.Linear(size.hidden, size.hidden)
         self.next_sentence = nn.Linear(size.hidden, 2)
         initialize(self, size)

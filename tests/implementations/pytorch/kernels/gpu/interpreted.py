@@ -13,6 +13,7 @@ from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.gpu.kernel_set import TRITON
 from implementations.pytorch.kernels.interface import dropout_threshold_and_scale
+from implementations.pytorch.model.decoder import decode_padded
 
 Call = Callable[..., Tensor]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -174,6 +175,29 @@ def test_cross_entropy(dtype: torch.dtype, masked: int, vocabulary_size: int) ->
         [],
         dtype,
     )
+
+
+@TYPES
+@pytest.mark.parametrize("vocabulary_size", [3, 1003, 4099, 64])
+def test_cross_entropy_of_a_padded_vocabulary(dtype: torch.dtype, vocabulary_size: int) -> None:
+    """The decoder's padded logits and gradients, by the kernel and unpadded in float64."""
+    masked, width = 5, 16
+    labels = torch.randint(0, vocabulary_size, (masked,), generator=torch.Generator().manual_seed(0))
+    labels[1::3] = IGNORED
+    x = normal(masked, width, seed=1).to(dtype).requires_grad_()
+    weight = normal(vocabulary_size, width, seed=2).to(dtype).float().requires_grad_()
+    bias = normal(vocabulary_size, seed=3).to(dtype).float().requires_grad_()
+    logits = decode_padded(x, weight, bias, 64)
+    assert logits.shape == (masked, -(-vocabulary_size // 64) * 64)
+    found = TRITON.cross_entropy(logits, labels)
+    x64, weight64, bias64 = (tensor.detach().double().requires_grad_() for tensor in (x, weight, bias))
+    expected = EAGER.cross_entropy(torch.nn.functional.linear(x64, weight64, bias64), labels)
+    torch.testing.assert_close(found.double(), expected, rtol=TOLERANCE[dtype], atol=0)
+    (padded,) = torch.autograd.grad(found, logits, retain_graph=True)
+    assert not padded[:, vocabulary_size:].any()
+    inputs, references = (x, weight, bias), (x64, weight64, bias64)
+    for one, other in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, references), strict=True):
+        assert float((one.double() - other).norm() / other.norm()) < 2 * TOLERANCE[dtype]
 
 
 def test_cross_entropy_with_the_maximum_in_a_later_block() -> None:
