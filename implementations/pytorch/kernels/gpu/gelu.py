@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from implementations.pytorch.kernels.gpu.ahead import Ahead
 from implementations.pytorch.kernels.gpu.common import launch, program_count
 from implementations.pytorch.kernels.interface import apply
 
@@ -78,3 +79,9 @@ class _BiasGelu(torch.autograd.Function):
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     return apply(_BiasGelu, x_TF.contiguous(), bias_F)
+
+
+AHEAD = (
+    Ahead(_forward, "*bf16 *fp32 *bf16 i32", {"BLOCK": BLOCK}, 4),
+    Ahead(_backward, "*bf16 *fp32 *bf16 *bf16 *fp32 i32 i32", {"BLOCK": BLOCK}, 4),
+)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from implementations.pytorch.kernels.gpu.ahead import Ahead
 from implementations.pytorch.kernels.gpu.common import (
     block_size,
     draw_seed,
@@ -237,3 +238,23 @@ def embedding_norm(
     ids: ThreeTensors, tables: ThreeTensors, weight_D: Tensor, bias_D: Tensor, probability: float, dtype: torch.dtype
 ) -> Tensor:
     return apply(_EmbeddingNorm, probability, dtype, *ids, *tables, weight_D, bias_D)
+
+
+_CONSTANTS = {"threshold": 6554, "BLOCK": 1024}
+AHEAD = (
+    Ahead(_residual_forward, "*bf16 *bf16 *fp32 *fp32 *fp32 *i64 *bf16 *bf16 *fp32 i32 fp32 fp32", _CONSTANTS, 4),
+    # Backward: four programs of four warps on a multiprocessor (program_count) are a quarter of its warps.
+    Ahead(
+        _residual_backward, "*bf16 *bf16 *fp32 *fp32 *i64 *bf16 *bf16 *fp32 i32 i32 fp32", _CONSTANTS, 4,
+        occupancy=0.25,
+    ),
+    Ahead(
+        _embedding_forward, "*i64 *i64 *i64 *fp32 *fp32 *fp32 *fp32 *fp32 *i64 *bf16 *fp32 i32 fp32 fp32",
+        _CONSTANTS, 4,
+    ),
+    Ahead(
+        _embedding_backward,
+        "*bf16 *i64 *i64 *i64 *fp32 *fp32 *fp32 *fp32 *i64 *fp32 *fp32 *fp32 i32 i32 fp32",
+        _CONSTANTS, 4, occupancy=0.25,
+    ),
+)  # fmt: skip
