@@ -109,13 +109,13 @@ def _triton_functions(module: ModuleType) -> dict[str, JITFunction[Any]]:
 
 
 def unlisted_kernels(modules: list[ModuleType]) -> list[str]:
-    """Return the Triton functions that are neither in AHEAD of their module nor called by another Triton function."""
+    """Return the Triton functions that are neither in AHEAD of their module nor used by another Triton function."""
     functions = {(module.__name__, name): f for module in modules for name, f in _triton_functions(module).items()}
     bodies = [inspect.getsource(function.fn).partition("def ")[2] for function in functions.values()]
     # Without the function's own name, which stands first.
-    called = {name for body in bodies for name in re.findall(r"\b(\w+)\(", body)[1:]}
+    used = {name for body in bodies for name in re.findall(r"\w+", body)[1:]}
     listed = {(module.__name__, entry.kernel.__name__) for module in modules for entry in _entries(module)}
-    return sorted(".".join(key) for key in functions if key not in listed and key[1] not in called)
+    return sorted(".".join(key) for key in functions if key not in listed and key[1] not in used)
 
 
 def compile_kernel(entry: Ahead, architecture: int) -> Report:

@@ -20,6 +20,7 @@ from implementations.pytorch.kernels.gpu.common import (
     program_count,
     warp_count,
 )
+from implementations.pytorch.kernels.gpu.embedding_gradient import table_gradient
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, ThreeTensors, apply, dropout_threshold_and_scale
 
 
@@ -226,11 +227,7 @@ class _EmbeddingNorm(torch.autograd.Function):
             rows, columns, scale, threshold, block,
             moved=gradients[0].nbytes + 2 * dx_TD.nbytes + parts.nbytes, num_warps=warp_count(block),
         )  # fmt: skip
-        # PyTorch's operator sorts the ids and so adds the rows of each id in a fixed order, without atomic additions.
-        table_gradients = (
-            torch.ops.aten.embedding_dense_backward(dx_TD, index, len(table), -1, False)
-            for index, table in zip(ids, tables, strict=True)
-        )
+        table_gradients = (table_gradient(table, index, dx_TD) for index, table in zip(ids, tables, strict=True))
         return None, None, None, None, None, *table_gradients, *parts.sum(0).unbind()
 
 
