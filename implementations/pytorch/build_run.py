@@ -22,6 +22,7 @@ from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention.selection import resolve_attention
 from implementations.pytorch.model.attention.varlen import LENGTH_STEP
 from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
+from implementations.pytorch.model.decoder import vocabulary_multiple
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.phase_clock import PhaseClock
@@ -82,6 +83,7 @@ def model_options(
         fused_layers=kernels == "triton",
         fp8=precision == "fp8",
         loss_scale=config.loss_scaling.initial if "fp16" in (precision, config.wire) else 1.0,
+        vocabulary_multiple=vocabulary_multiple(device),
     )
 
 

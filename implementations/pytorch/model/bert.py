@@ -20,6 +20,7 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.fp8_scaling import FP8_KINDS, Fp8Scaling
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels
+from implementations.pytorch.model.decoder import decode_padded
 from implementations.pytorch.model.init_weights import initialize
 from implementations.pytorch.model.layer import Gradients, Layer
 from implementations.pytorch.model.linear import Linear
@@ -39,11 +40,15 @@ class ModelOptions:
     fused_layers: bool = False
     fp8: bool = False  # whether the products of the encoder layers are fp8 in training; needs fused layers
     loss_scale: float = 1.0  # initial scale of the loss, which the first fp8 scales of gradients allow for
+    vocabulary_multiple: int = 1  # the logits' last dimension is rounded up to a multiple of this (decoder.py)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2]."""
+    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2].
+
+    With `ModelOptions.vocabulary_multiple`, masked-LM logits have more columns, which are -inf.
+    """
 
     masked_lm: Tensor
     next_sentence: Tensor
@@ -72,17 +77,20 @@ class Embeddings(nn.Module):
 class MaskedLMHead(nn.Module):
     """Masked-LM head on the masked tokens: linear, GELU, LayerNorm, then the word embeddings as decoder, and a bias."""
 
-    def __init__(self, size: Size, vocabulary: int, kernels: Kernels) -> None:
+    def __init__(self, size: Size, vocabulary: int, model_options: ModelOptions) -> None:
         super().__init__()
         self.transform = Linear(size.hidden, size.hidden)
         self.norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
-        self.kernels = kernels
+        self.kernels, self.multiple = model_options.kernels, model_options.vocabulary_multiple
 
     def forward(self, x_MD: Tensor, word_embeddings_VD: Tensor) -> Tensor:
         inner_MD = self.kernels.bias_gelu(self.transform.product(x_MD), self.transform.bias)
         # LayerNorm in float32: in float16 eps 1e-12 is 0, and in half precision the mean and variance lose digits.
-        return F.linear(self.norm(inner_MD.float()).to(x_MD.dtype), word_embeddings_VD, self.bias)
+        inner_MD = self.norm(inner_MD.float()).to(x_MD.dtype)
+        if self.multiple > 1:
+            return decode_padded(inner_MD, word_embeddings_VD, self.bias, self.multiple)
+        return F.linear(inner_MD, word_embeddings_VD, self.bias)
 
 
 class BertForPreTraining(nn.Module):
@@ -112,7 +120,7 @@ class BertForPreTraining(nn.Module):
         )
         for parameter in self.layers.parameters() if model_options.fused_layers else ():
             parameter.overwritten_gradient = True  # type: ignore[attr-defined]  # not zeroed by a fused optimizer
-        self.masked_lm = MaskedLMHead(size, vocabulary, model_options.kernels)
+        self.masked_lm = MaskedLMHead(size, vocabulary, model_options)
         self.pooler = nn.Linear(size.hidden, size.hidden)
         self.next_sentence = nn.Linear(size.hidden, 2)
         initialize(self, size)

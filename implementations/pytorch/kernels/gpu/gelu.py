@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from implementations.pytorch.kernels.fp8_scaling import Fp8Slot
+from implementations.pytorch.kernels.gpu.ahead import Ahead
 from implementations.pytorch.kernels.gpu.cast import FP8_MULTIPLE, TILE_COLUMNS, TILE_ROWS
 from implementations.pytorch.kernels.gpu.common import launch, program_count, record_amax, to_fp8
 from implementations.pytorch.kernels.interface import apply
@@ -162,3 +163,9 @@ class _BiasGelu(torch.autograd.Function):
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     return apply(_BiasGelu, x_TF.contiguous(), bias_F)
+
+
+AHEAD = (
+    Ahead(_forward, "*bf16 *fp32 *bf16 i32", {"BLOCK": BLOCK}, 4),
+    Ahead(_backward, "*bf16 *fp32 *bf16 *bf16 *fp32 i32 i32", {"BLOCK": BLOCK}, 4),
+)

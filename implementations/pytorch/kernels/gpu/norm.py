@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from implementations.pytorch.kernels.fp8_scaling import Fp8Slot
+from implementations.pytorch.kernels.gpu.ahead import Ahead
 from implementations.pytorch.kernels.gpu.common import (
     block_size,
     draw_seeds,
@@ -23,6 +24,7 @@ from implementations.pytorch.kernels.gpu.common import (
     to_fp8,
     warp_count,
 )
+from implementations.pytorch.kernels.gpu.embedding_gradient import table_gradient
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, ThreeTensors, apply, dropout_threshold_and_scale
 
 
@@ -303,11 +305,7 @@ class _EmbeddingNorm(torch.autograd.Function):
             rows, columns, scale, threshold, block,
             moved=gradients[0].nbytes + 2 * dx_TD.nbytes + parts.nbytes, num_warps=warp_count(block),
         )  # fmt: skip
-        # PyTorch's operator sorts the ids and so adds the rows of each id in a fixed order, without atomic additions.
-        table_gradients = (
-            torch.ops.aten.embedding_dense_backward(dx_TD, index, len(table), -1, False)
-            for index, table in zip(ids, tables, strict=True)
-        )
+        table_gradients = (table_gradient(table, index, dx_TD) for index, table in zip(ids, tables, strict=True))
         return None, None, None, None, None, *table_gradients, *parts.sum(0).unbind()
 
 
@@ -315,3 +313,23 @@ def embedding_norm(
     ids: ThreeTensors, tables: ThreeTensors, weight_D: Tensor, bias_D: Tensor, probability: float, dtype: torch.dtype
 ) -> Tensor:
     return apply(_EmbeddingNorm, probability, dtype, *ids, *tables, weight_D, bias_D)
+
+
+_CONSTANTS = {"threshold": 6554, "BLOCK": 1024}
+AHEAD = (
+    Ahead(_residual_forward, "*bf16 *bf16 *fp32 *fp32 *fp32 *i64 *bf16 *bf16 *fp32 i32 fp32 fp32", _CONSTANTS, 4),
+    # Backward: four programs of four warps on a multiprocessor (program_count) are a quarter of its warps.
+    Ahead(
+        _residual_backward, "*bf16 *bf16 *fp32 *fp32 *i64 *bf16 *bf16 *fp32 i32 i32 fp32", _CONSTANTS, 4,
+        occupancy=0.25,
+    ),
+    Ahead(
+        _embedding_forward, "*i64 *i64 *i64 *fp32 *fp32 *fp32 *fp32 *fp32 *i64 *bf16 *fp32 i32 fp32 fp32",
+        _CONSTANTS, 4,
+    ),
+    Ahead(
+        _embedding_backward,
+        "*bf16 *i64 *i64 *i64 *fp32 *fp32 *fp32 *fp32 *i64 *fp32 *fp32 *fp32 i32 i32 fp32",
+        _CONSTANTS, 4, occupancy=0.25,
+    ),
+)  # fmt: skip
