@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from implementations.pytorch.kernels.fp8_scaling import Fp8Slot
+from implementations.pytorch.kernels.gpu.ahead import Ahead
 from implementations.pytorch.kernels.gpu.common import launch, record_amax, to_fp8
 from podium.planning.batch_plan import round_up
 
@@ -112,3 +113,30 @@ def join(sources: Sequence[Tensor], copy: bool = True) -> tuple[Tensor, Tensor]:
     parts = torch.empty(triton.cdiv(rows, TILE_ROWS), 1, columns, device=device)
     _launch(sources, joined if copy else None, None, parts, None)
     return joined, parts
+
+
+_TILE = {"TILE_ROWS": TILE_ROWS, "TILE_COLUMNS": TILE_COLUMNS}
+_TYPES = "*{0} *{0} *{0} *{1} *{1} *fp32 *fp32 *i32 i32 i32 i32 i32"
+_ALIGNED = ("padded_rows", "columns", "stride")
+AHEAD = (
+    Ahead(
+        _cast, _TYPES.format("bf16", "fp8e5"),
+        {"PARTS": 3, "ROWS": True, "COLUMNS": True, "SUMS": True, "FP8": True, "LIMIT": 57344.0, **_TILE}, 4,
+        variant="gradient of qkv", aligned=_ALIGNED, capability=89, occupancy=0.4,  # 32 elements for a thread
+    ),
+    Ahead(
+        _cast, _TYPES.format("fp32", "fp8e4nv"),
+        {"PARTS": 1, "ROWS": True, "COLUMNS": True, "SUMS": False, "FP8": True, "LIMIT": 448.0, **_TILE}, 4,
+        variant="weight", aligned=_ALIGNED, capability=89,
+    ),
+    Ahead(
+        _cast, _TYPES.format("u8", "u8"),
+        {"PARTS": 1, "ROWS": False, "COLUMNS": True, "SUMS": False, "FP8": False, "LIMIT": 0.0, **_TILE}, 4,
+        variant="transpose", aligned=_ALIGNED,
+    ),
+    Ahead(
+        _cast, _TYPES.format("bf16", "bf16"),
+        {"PARTS": 3, "ROWS": True, "COLUMNS": False, "SUMS": True, "FP8": False, "LIMIT": 0.0, **_TILE}, 4,
+        variant="join", aligned=_ALIGNED,
+    ),
+)  # fmt: skip

@@ -165,7 +165,17 @@ def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     return apply(_BiasGelu, x_TF.contiguous(), bias_F)
 
 
+_TILE = {"TILE_ROWS": TILE_ROWS, "TILE_COLUMNS": TILE_COLUMNS}
 AHEAD = (
     Ahead(_forward, "*bf16 *fp32 *bf16 i32", {"BLOCK": BLOCK}, 4),
     Ahead(_backward, "*bf16 *fp32 *bf16 *bf16 *fp32 i32 i32", {"BLOCK": BLOCK}, 4),
-)
+    Ahead(
+        _forward_fp8, "*bf16 *fp32 *fp8e4nv *fp8e4nv *fp32 *i32 i32 i32 i32", {"LIMIT": 448.0, **_TILE}, 4,
+        aligned=("columns", "padded_rows"), capability=89,
+    ),
+    # 16 elements of each of two tensors for a thread: fewer warps keep as many loads in flight.
+    Ahead(
+        _backward_fp8, "*bf16 *fp32 *bf16 *fp8e5 *fp8e5 *fp32 *fp32 *i32 i32 i32 i32", {"LIMIT": 57344.0, **_TILE}, 8,
+        aligned=("columns", "padded_rows"), capability=89, occupancy=0.3,
+    ),
+)  # fmt: skip

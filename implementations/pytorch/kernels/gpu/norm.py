@@ -316,12 +316,22 @@ def embedding_norm(
 
 
 _CONSTANTS = {"threshold": 6554, "BLOCK": 1024}
+_FORWARD = "*bf16 *bf16 *fp32 *fp32 *fp32 *i64 *bf16 *bf16 *fp32 {} *fp32 *i32 i32 fp32 fp32"
+_BACKWARD = "*bf16 *bf16 *bf16 *fp32 *fp32 *i64 *bf16 {} *fp32 *fp32 *i32 i32 i32 fp32"
+_BF16, _FP8 = {"FP8": False, "LIMIT": 0.0}, {"FP8": True, "LIMIT": 448.0}
 AHEAD = (
-    Ahead(_residual_forward, "*bf16 *bf16 *fp32 *fp32 *fp32 *i64 *bf16 *bf16 *fp32 i32 fp32 fp32", _CONSTANTS, 4),
+    Ahead(_residual_forward, _FORWARD.format("*bf16"), {**_CONSTANTS, **_BF16, "SAVE": True}, 4),
+    Ahead(
+        _residual_forward, _FORWARD.format("*fp8e4nv"), {**_CONSTANTS, **_FP8, "SAVE": True}, 4,
+        variant="fp8", capability=89,
+    ),
     # Backward: four programs of four warps on a multiprocessor (program_count) are a quarter of its warps.
     Ahead(
-        _residual_backward, "*bf16 *bf16 *fp32 *fp32 *i64 *bf16 *bf16 *fp32 i32 i32 fp32", _CONSTANTS, 4,
-        occupancy=0.25,
+        _residual_backward, _BACKWARD.format("*bf16"), {**_CONSTANTS, **_BF16, "SECOND": True}, 4, occupancy=0.25,
+    ),
+    Ahead(
+        _residual_backward, _BACKWARD.format("*fp8e5"), {**_CONSTANTS, **_FP8, "SECOND": True, "LIMIT": 57344.0}, 4,
+        variant="fp8", capability=89, occupancy=0.25,
     ),
     Ahead(
         _embedding_forward, "*i64 *i64 *i64 *fp32 *fp32 *fp32 *fp32 *fp32 *i64 *bf16 *fp32 i32 fp32 fp32",

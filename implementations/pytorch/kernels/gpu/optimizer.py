@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from implementations.pytorch.kernels.gpu.ahead import Ahead
 from implementations.pytorch.kernels.gpu.common import launch
 
 CHUNK = 1 << 14  # elements of a program
@@ -341,3 +342,12 @@ def _address(tensor: Tensor) -> int:
 def addresses(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Return the addresses of tensors: a table is valid as long as they are the same."""
     return tuple(_address(tensor) for tensor in tensors)
+
+
+AHEAD = (
+    Ahead(_measure, "*i64 *fp32 *fp32 i32", {"BLOCK": 2 * BLOCK}, WARPS),
+    Ahead(_lamb_moments, "*i64 *fp32 *fp32 *fp32 *fp32", {"BLOCK": BLOCK}, WARPS),
+    Ahead(_lamb_parameters, "*i64 *fp32 *fp32 *fp32 *fp32", {"BLOCK": BLOCK, "SUM_BLOCK": SUM_BLOCK}, WARPS),
+    # Four loads of 16 bytes for a thread: a quarter of the warps has 32 KiB in flight on a multiprocessor.
+    Ahead(_adamw, "*i64 *fp32 *fp32 *fp32", {"BLOCK": BLOCK}, WARPS, occupancy=0.25),
+)
