@@ -5,22 +5,21 @@ With PODIUM_GPU_TESTS=cpu they run on the CPU at tiny sizes, the Triton kernels 
 """
 
 import gc
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from benchmarks.bert.sizes import LARGE, VOCABULARY_SIZE, Size
+from benchmarks.bert.sizes import LARGE
 from implementations.pytorch import build_run
 from implementations.pytorch.bench import variants
+from implementations.pytorch.bench.gpu_check import RESULTS, write_result
+from implementations.pytorch.bench.kernel_cases import Shapes, large_shapes, tiny_shapes
 from implementations.pytorch.bench.variants import PodiumRunner, mixed_lengths
 from implementations.pytorch.distributed.process_group import Processes, single_process
 from podium.config.load import load_system
@@ -28,33 +27,25 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 
 ON_CPU = os.environ.get("PODIUM_GPU_TESTS") == "cpu"
-RESULTS = os.environ.get("PODIUM_GPU_RESULTS")  # a file to which the result of each test is appended, as a JSON line
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for products that are the same in every run
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Append the result of a test to RESULTS at once, so that it is there whatever happens to the process."""
-    if RESULTS is None or (report.when != "call" and report.outcome == "passed"):
+    """Write the result of a test at once, so that it is there whatever happens to the process."""
+    if RESULTS not in os.environ or (report.when != "call" and report.outcome == "passed"):
         return
     crash = getattr(report.longrepr, "reprcrash", None)
-    reason = (
-        report.longrepr[2] if isinstance(report.longrepr, tuple) else crash.message if crash else report.longreprtext
-    )
-    line = {"test": report.nodeid.rpartition("/")[2], "outcome": report.outcome, "seconds": round(report.duration, 3)}
-    line |= dict(report.user_properties) | ({"reason": reason[:2000]} if reason else {})
-    with Path(RESULTS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    skipped = isinstance(report.longrepr, tuple)
+    reason = report.longrepr[2] if skipped else crash.message if crash else report.longreprtext  # type: ignore[index]
+    name = report.nodeid.rpartition("/")[2]
+    values = dict(report.user_properties) | ({"reason": reason[:2000]} if reason else {})
+    write_result(test=name, outcome=report.outcome, seconds=round(report.duration, 3), **values)
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Shapes):
     """The device that is tested, and sizes for it: those of BERT-large at 56 sequences, or tiny ones on a CPU."""
 
-    device: torch.device
-    size: Size
-    vocabulary: int
-    tokens: int
-    masked: int
     sequences: int
     steps: int
 
@@ -62,24 +53,13 @@ class Target:
     def is_gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    def normal(self, *shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-        """Random float64 numbers on the device, the same for the same seed."""
-        generator = torch.Generator(self.device).manual_seed(seed)
-        return scale * torch.randn(shape, generator=generator, dtype=torch.float64, device=self.device)
-
-    def integers(self, high: int, count: int, seed: int = 0) -> Tensor:
-        return torch.randint(0, high, (count,), generator=torch.Generator().manual_seed(seed)).to(self.device)
-
 
 @pytest.fixture(scope="session")
 def target() -> Target:
     if ON_CPU:
-        tiny = replace(LARGE, name="tiny", layers=1, hidden=32, heads=4, feed_forward=48, positions=32)
-        return Target(torch.device("cpu"), tiny, 101, tokens=12, masked=6, sequences=2, steps=2)
-    two_layers = replace(LARGE, name="two layers", layers=2)
-    return Target(
-        torch.device("cuda", 0), two_layers, VOCABULARY_SIZE, tokens=14_336, masked=2_304, sequences=56, steps=5
-    )
+        return Target(**vars(tiny_shapes()), sequences=2, steps=2)
+    shapes = large_shapes(torch.device("cuda", 0))
+    return Target(**vars(replace(shapes, size=replace(LARGE, name="two layers", layers=2))), sequences=56, steps=5)
 
 
 @pytest.fixture
@@ -122,7 +102,8 @@ def make_runner(target: Target, alone: Processes) -> Callable[..., PodiumRunner]
     def make(**changes: Any) -> PodiumRunner:
         base = load_system("h200_1x")
         launch = base.launch.model_copy(update={"device": target.device.type})
-        optimizer = base.optimizer.model_copy(update={"warmup_steps": 0})
+        changed = {"warmup_steps": 0, "algorithm": changes.pop("algorithm", base.optimizer.algorithm)}
+        optimizer = base.optimizer.model_copy(update=changed)
         config: RunConfig = base.model_copy(
             update={
                 "seed": 1,

@@ -14,8 +14,7 @@ from implementations.pytorch.step import Stepper
 from tests.implementations.pytorch.gpu.conftest import Target
 
 pytestmark = pytest.mark.gpu
-# Of ‖found − expected‖ / ‖expected‖ for a gradient of the encoder. e4m3 has a relative rounding error of up to 6%, e5m2 of up to 12%;
-# these are the errors of single products, which sums over a thousand of them reduce.
+# Of ‖found − expected‖ / ‖expected‖ for a gradient of the encoder. e4m3 rounds by up to 6%, e5m2 by up to 12%.
 BOUNDS = {"bf16": 0.05, "fp8": 0.35}
 LOSS_BOUND = {"bf16": 2e-3, "fp8": 2e-2}
 

@@ -1,14 +1,13 @@
 """Every Triton kernel on the device at the sizes of BERT-large, compared with the eager kernels in float64."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
 
 import pytest
 import torch
 from torch import Tensor
 
-from implementations.pytorch.data.batch import IGNORED
+from implementations.pytorch.bench.kernel_cases import CASES, Case
 from implementations.pytorch.kernels.choose import load_kernels
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels, dropout_threshold_and_scale
@@ -23,67 +22,6 @@ TYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 Record = Callable[[str, object], None]
 
 
-@dataclass(frozen=True)
-class Case:
-    """Inputs of a kernel of the interface: activations in the compute dtype, parameters in float32, and a call."""
-
-    activations: list[Tensor]
-    parameters: list[Tensor]
-    call: Callable[[Kernels, list[Tensor], torch.dtype, float], Tensor]
-
-
-def embedding_norm(target: Target) -> Case:
-    rows = (target.vocabulary, target.size.positions, target.size.segments)
-    ids: Any = tuple(target.integers(high, target.tokens, seed) for seed, high in enumerate(rows))
-    tables = [target.normal(count, target.size.hidden, seed=seed) for seed, count in enumerate(rows)]
-    norm = [target.normal(target.size.hidden, seed=seed) for seed in (3, 4)]
-
-    def call(kernels: Kernels, inputs: list[Tensor], dtype: torch.dtype, p: float) -> Tensor:
-        return kernels.embedding_norm(ids, (inputs[0], inputs[1], inputs[2]), inputs[3], inputs[4], p, dtype)
-
-    return Case([], [*tables, *norm], call)
-
-
-def residual_norm(target: Target) -> Case:
-    activations = [target.normal(target.tokens, target.size.hidden, seed=seed) for seed in (1, 2)]
-    parameters = [target.normal(target.size.hidden, seed=seed) for seed in (3, 4, 5)]
-
-    def call(kernels: Kernels, inputs: list[Tensor], dtype: torch.dtype, p: float) -> Tensor:
-        return kernels.residual_norm(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], p)
-
-    return Case(activations, parameters, call)
-
-
-def bias_gelu(target: Target) -> Case:
-    width = target.size.feed_forward
-    return Case(
-        [target.normal(target.tokens, width, scale=3)],
-        [target.normal(width, seed=1)],
-        lambda kernels, inputs, dtype, p: kernels.bias_gelu(inputs[0], inputs[1]),
-    )
-
-
-def cross_entropy(target: Target) -> Case:
-    labels = target.integers(target.vocabulary, target.masked)
-    labels[1::5] = IGNORED
-    return Case(
-        [target.normal(target.masked, target.vocabulary, scale=4)],
-        [],
-        lambda kernels, inputs, dtype, p: kernels.cross_entropy(inputs[0], labels),
-    )
-
-
-def attention_weights(target: Target) -> Case:
-    rows, width = (8, 512) if target.is_gpu else (2, 8)
-    counts = (1 + target.integers(width, rows)).int()
-    return Case(
-        [target.normal(target.size.heads, rows, width, width)],
-        [],
-        lambda kernels, inputs, dtype, p: kernels.attention_weights(inputs[0], counts, p),
-    )
-
-
-CASES = {make.__name__: make for make in (embedding_norm, residual_norm, bias_gelu, cross_entropy, attention_weights)}
 NAMES = pytest.mark.parametrize("name", [field.name for field in fields(Kernels)])
 WITH_DROPOUT = ("embedding_norm", "residual_norm")  # those whose mask is drawn by a Triton kernel
 
@@ -92,9 +30,7 @@ def run(
     case: Case, kernels: Kernels, target: Target, dtype: torch.dtype, compute: torch.dtype, p: float = 0.0
 ) -> list[Tensor]:
     """The result and the gradients of all inputs, which are rounded to `dtype`, computed in `compute`."""
-    other = torch.float64 if compute == torch.float64 else torch.float32
-    inputs = [x.to(dtype).to(compute).requires_grad_() for x in case.activations]
-    inputs += [x.float().to(other).requires_grad_() for x in case.parameters]
+    inputs = case.inputs(dtype, compute)
     result = case.call(kernels, inputs, compute, p)
     upstream = target.normal(*result.shape, seed=99).to(dtype).to(result.dtype)
     return [result.detach(), *torch.autograd.grad(result, inputs, upstream)]
