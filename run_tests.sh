@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 if [ "${1:-}" = --gpu ]; then
     shift
-    [[ " $* " == *" tests/"* ]] || set -- tests/implementations/pytorch/gpu "$@"
+    [[ "$*" == *tests/* ]] || set -- tests/implementations/pytorch/gpu "$@"
     # pytest alone is enough: no plugin that happens to be installed there takes part.
     export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
     exec "${PODIUM_PYTHON:-python3}" -m pytest -p no:cacheprovider -m gpu "$@"

@@ -205,9 +205,12 @@ def _end_group(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def has_gpu() -> bool:
-    """Whether the kernel has an NVIDIA device; torch is not asked, since a part has to report that it sees none."""
-    return any(Path("/dev").glob("nvidia[0-9]*"))
+def has_gpu(python: str) -> bool:
+    """Whether there is an NVIDIA device. PyTorch is asked last: a part has to report if it sees none."""
+    if any(Path("/dev").glob("nvidia[0-9]*")) or Path("/proc/driver/nvidia/version").exists():
+        return True
+    asked = [python, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,8 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", help="names of parts, separated by commas")
     parser.add_argument("--seconds", type=float, default=TOTAL_SECONDS, help="total time (default: %(default)s)")
     options = parser.parse_args(arguments)
-    tiny = options.cpu or not has_gpu()
     python = os.environ.get("PODIUM_PYTHON") or sys.executable
+    tiny = options.cpu or not has_gpu(python)
     chosen = parts(python, tiny)
     if options.only:
         names = options.only.split(",")

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.samples import Sample
+from implementations.pytorch.build_run import resolve_attention
 from implementations.pytorch.data.batch import RaggedBatch, collate
 from implementations.pytorch.kernels.eager import EAGER
-from implementations.pytorch.model.attention.dispatch import BACKENDS, attend, resolve_attention
+from implementations.pytorch.model.attention.dispatch import BACKENDS, attend
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
