@@ -4,7 +4,7 @@ Fake `cuda` tensors have no backward pass in a torch build without CUDA, so tens
 the device for its abilities gets a Hopper GPU's answers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from torch.futures import Future
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.bert.sizes import Size
-from implementations.pytorch.build_run import model_options
+from implementations.pytorch import build_run
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.distributed.gradient_sync import GradientSync
 from implementations.pytorch.distributed.process_group import Processes
@@ -27,14 +27,12 @@ from implementations.pytorch.model.attention import padded as padded_module
 from implementations.pytorch.model.attention.varlen import HALF_DTYPES
 from implementations.pytorch.model.bert import BertForPreTraining, Scores
 from implementations.pytorch.optim import lamb as lamb_module
-from implementations.pytorch.optim.build import build_optimizer
-from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.step import Stepper
-from podium.config.schema import RunConfig
+from podium.config.schema import Clipping, RunConfig
 
 HOPPER = (9, 0)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-BUCKETS = 2
+BUCKETS, RANKS = 2, 8
 
 
 class SynchronisationRecorder(TorchDispatchMode):
@@ -130,15 +128,17 @@ class FakeGpu:
 
     def build(self, config: RunConfig, size: Size, vocabulary: int) -> Stepper:
         """A stepper of a GPU's configuration. Raises UsageError for one that no GPU of this kind supports."""
-        options = model_options(config, config.precision, CUDA)
-        model = BertForPreTraining(size, vocabulary, dropout_probability=config.dropout, model_options=options)
-        with patch("torch.distributed.get_world_size", lambda: config.launch.ranks):
-            sync = GradientSync(config.clipping, config.wire)
-        optimizer = build_optimizer(model, config.optimizer)
-        processes = Processes(0, config.launch.ranks, CPU)
-        ddp: Any = FakeDDP(model, sync)
-        rates = rate_table(config.optimizer, 100, CPU)
-        return Stepper(config, processes, ddp, sync, optimizer, rates, config.precision)
+        return build_run.build_stepper(config, Processes(0, config.launch.ranks, CPU), vocabulary, size)
+
+
+def _wrap(model: Any, device: torch.device, clipping: Clipping | None, wire: str, *_: Any) -> tuple[Any, GradientSync]:
+    sync = GradientSync(clipping, wire)
+    return FakeDDP(model, sync), sync
+
+
+def _for_cuda(resolve: Callable[..., str]) -> Callable[..., str]:
+    """What a setting means on the GPU, wherever the tensors are."""
+    return lambda setting, device, *rest: resolve(setting, CUDA, *rest)
 
 
 @contextmanager
@@ -149,12 +149,19 @@ def fake_gpu() -> Iterator[FakeGpu]:
     with FakeTensorMode() as mode:
         gpu = FakeGpu(mode)
 
-        def all_reduce(tensor: Tensor, **_: Any) -> Any:
+        def all_reduce(tensor: Tensor, *_: Any, **__: Any) -> Any:
             gpu.sent.add(tensor.dtype)
             gpu.reduced += 1
             return type("Work", (), {"get_future": lambda self: _done([tensor])})()  # type: ignore[arg-type]
 
+        resolvers = ("resolve_precision", "resolve_attention", "resolve_kernels")
         with (
+            patch.multiple(build_run, **{name: _for_cuda(getattr(build_run, name)) for name in resolvers}),
+            patch.object(build_run, "wrap_ddp", _wrap),
+            patch.object(gradient_sync.dist, "get_world_size", lambda: RANKS),
+            patch.object(gradient_sync.dist, "get_backend", lambda: "nccl"),
+            patch.object(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True),
+            patch.object(nn.Module, "to", lambda module, *_: module),  # it would replace fake parameters
             patch.object(bert_module, "initialize", lambda *_: None),  # it draws until values are in a range
             patch.object(torch.cuda, "get_device_capability", lambda *_: HOPPER),
             patch.object(gradient_sync.dist, "all_reduce", all_reduce),

@@ -24,7 +24,15 @@ from podium.config.load import load_system
 from podium.config.schema import Clipping, OptimizerSettings, RunConfig
 from podium.core.errors import UsageError
 from podium.planning.batch_plan import GlobalBatch
-from tests.implementations.pytorch.fake_step import BUCKETS, CUDA, HOPPER, FakeGpu, SynchronisationRecorder, fake_gpu
+from tests.implementations.pytorch.fake_step import (
+    BUCKETS,
+    CUDA,
+    HOPPER,
+    RANKS,
+    FakeGpu,
+    SynchronisationRecorder,
+    fake_gpu,
+)
 
 pytest.importorskip("triton", reason="Triton is not installed")
 from implementations.pytorch.kernels.gpu.common import record_launches
@@ -122,14 +130,14 @@ def test_a_step_with_any_options_of_the_model(
 def test_a_step_with_any_way_of_a_gradient_to_the_weights(
     clipping: Clipping | None, wire: Any, batch: RaggedBatch, small: Size, vocabulary: int
 ) -> None:
-    """Both optimizers, with loss scaling and without, on eight ranks."""
+    """Both optimizers, with loss scaling and without, on several ranks."""
     one_layer = replace(small, layers=1)
     for algorithm, precision in product(ALGORITHMS, ("bf16", "fp16")):
         config = configuration(
             algorithm=algorithm, precision=precision, clipping=clipping, gradient_wire=wire, kernels="eager"
         )
-        launch = config.launch.model_copy(update={"processes_per_node": 8})
-        config = config.model_copy(update={"launch": launch, "global_batch_size": 8 * len(LENGTHS)})
+        launch = config.launch.model_copy(update={"processes_per_node": RANKS})
+        config = config.model_copy(update={"launch": launch, "global_batch_size": RANKS * len(LENGTHS)})
         with fake_gpu() as gpu:
             stepper = gpu.build(config, one_layer, vocabulary)
             take_step(gpu, stepper, batch)
