@@ -12,6 +12,7 @@ from implementations.pytorch.optim.build import build_optimizer, set_rate
 from tests.implementations.pytorch.gpu.conftest import Target
 
 pytestmark = pytest.mark.gpu
+RELATIVE, ROUNDING = 1e-4, 2e-7  # bounds on the error, relative to how far a weight moved and to the weight
 
 
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
@@ -43,10 +44,9 @@ def test_weights_move_as_on_a_cpu(
     worst = (0.0, "")
     named = zip(reference.named_parameters(), parameters, before.parameters(), strict=True)
     for (name, expected), found, start in named:
-        moved = float((expected - start).detach().norm())
-        if moved:  # not one without gradients that decay does not change either
-            worst = max(worst, (float((found.detach().cpu() - expected.detach()).norm()) / moved, name))
-        else:
-            assert torch.equal(found.detach().cpu(), start.detach()), name
-    record_property("error", worst)
-    assert 0 <= worst[0] < 1e-4, worst
+        # Without a gradient a weight moves by its decay alone, so little that its rounding shows.
+        moved, norm = float((expected - start).detach().norm()), float(expected.detach().norm())
+        error = float((found.detach().cpu() - expected.detach()).norm())
+        worst = max(worst, (error / (RELATIVE * moved + ROUNDING * norm) if norm else error, name))
+    record_property("error_over_bound", worst)
+    assert 0 <= worst[0] < 1, worst
