@@ -20,6 +20,7 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels
 from implementations.pytorch.model.attention.dispatch import attend
+from implementations.pytorch.model.compilation import compile_function
 from implementations.pytorch.model.init_weights import initialize
 from implementations.pytorch.model.linear import Linear
 
@@ -79,9 +80,7 @@ class Layer(nn.Module):
         self.output = model_options.linear(size.feed_forward, size.hidden)
         self.output_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
         self.after_attention = (
-            torch.compile(_after_attention, dynamic=True, fullgraph=True)
-            if model_options.use_torch_compile
-            else _after_attention
+            compile_function(_after_attention) if model_options.use_torch_compile else _after_attention
         )
 
     def forward(self, x_TD: Tensor, batch: RaggedBatch, probability: float, needed: Tensor | None) -> Tensor:
