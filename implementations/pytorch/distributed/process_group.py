@@ -2,14 +2,15 @@
 
 All attempts of a run share one key-value store, so restarted ranks would read the addresses of ranks that have died.
 torchrun's restart count cannot separate attempts on several nodes, since each node counts its own restarts. So rank 0
-chooses a new key prefix for each attempt. Every other rank writes a nonce, and accepts rank 0's answer only if the
-answer contains that nonce, which shows that it belongs to the current attempt.
+chooses a new key prefix for each attempt. Every other rank writes a nonce, and rank 0 writes its prefix under a key
+that contains that nonce, so that an answer to an earlier attempt cannot be mistaken for one to this.
 """
 
 import ctypes
 import gc
 import json
 import os
+import random
 import secrets
 import time
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.launch.launch import STORE
 
-POLL_SECONDS = 0.02
-ANSWER_KEY = "podium/answer"  # rank 0's key prefix and the nonces of all ranks, separated by spaces
+# Times between two polls of the store: at first, and at most in rank 0. They double from poll to poll.
+FIRST_POLL_SECONDS, RANK_0_POLL_SECONDS = 0.02, 0.5
+POLLS_PER_SECOND = 1000  # of all other ranks together, once they have waited for some time; one process serves them all
 
 
 def run_store(timeout: timedelta) -> Any:
@@ -51,24 +53,28 @@ def rendezvous_prefix(store: Any, rank: int, ranks: int, timeout: timedelta) -> 
     Raises WorkError if not all ranks arrive within the timeout.
     """
     deadline = time.monotonic() + timeout.total_seconds()
+    most_seconds = max(FIRST_POLL_SECONDS, ranks / POLLS_PER_SECOND)
     nonce = secrets.token_hex(8)
-    store.set(_nonce_key(rank), nonce)
     if rank > 0:
-        while True:
-            if store.check([ANSWER_KEY]):
-                prefix, *nonces = store.get(ANSWER_KEY).decode().split()
-                if nonces[rank : rank + 1] == [nonce]:  # else the answer is one to an earlier attempt
-                    store.set(f"{prefix}/here/{rank}", nonce)
-                    return str(prefix)
-            _poll(deadline, "rank 0")
-    prefix = f"podium/{nonce}"
-    nonce_keys, arrived_keys = [_nonce_key(r) for r in range(ranks)], [f"{prefix}/here/{r}" for r in range(1, ranks)]
-    # The answer is written again in every round: a rank that was read with the nonce of an earlier attempt replaces it
-    # when it starts, and must then see its new nonce in the answer.
+        poll = _Poll(deadline, "rank 0", most_seconds)
+        store.set(_nonce_key(rank), nonce)
+        while not store.check([_answer_key(nonce)]):
+            poll.wait()
+        prefix = store.get(_answer_key(nonce)).decode()
+        store.set(f"{prefix}/here/{rank}", nonce)
+        return str(prefix)
+    prefix, poll = f"podium/{nonce}", _Poll(deadline, "at least one rank", min(RANK_0_POLL_SECONDS, most_seconds))
+    nonce_keys, arrived_keys = [_nonce_key(r) for r in range(1, ranks)], [f"{prefix}/here/{r}" for r in range(1, ranks)]
+    # Nonces are read again in every round: a rank that was read with the nonce of an earlier attempt replaces it when
+    # it starts, and must then be answered under its new nonce.
+    answered: set[str] = set()
     while arrived_keys and not store.check(arrived_keys):
         if store.check(nonce_keys):
-            store.set(ANSWER_KEY, " ".join([prefix, *(each.decode() for each in store.multi_get(nonce_keys))]))
-        _poll(deadline, "at least one rank")
+            new = [each for each in (n.decode() for n in store.multi_get(nonce_keys)) if each not in answered]
+            if new:
+                store.multi_set([_answer_key(each) for each in new], [prefix] * len(new))
+                answered.update(new)
+        poll.wait()
     return prefix
 
 
@@ -76,13 +82,28 @@ def _nonce_key(rank: int) -> str:
     return f"podium/nonce/{rank}"
 
 
-def _poll(deadline: float, missing: str) -> None:
-    """Sleep until the next look at the store. Raises WorkError after the deadline."""
-    if time.monotonic() > deadline:
-        raise WorkError(
-            f"rendezvous: {missing} did not arrive within launch.timeout_seconds; check its output and the network"
-        )
-    time.sleep(POLL_SECONDS)
+def _answer_key(nonce: str) -> str:
+    """Key under which rank 0 writes its prefix for the rank that wrote this nonce."""
+    return f"podium/answer/{nonce}"
+
+
+class _Poll:
+    """Waiting times between polls: exponential back-off up to `most_seconds`, with jitter."""
+
+    def __init__(self, deadline: float, missing: str, most_seconds: float) -> None:
+        self._deadline, self._missing, self._most_seconds = deadline, missing, most_seconds
+        self._seconds, self._random = FIRST_POLL_SECONDS, random.Random()
+
+    def wait(self) -> None:
+        """Sleep until the next poll. Raises WorkError after the deadline."""
+        if time.monotonic() > self._deadline:
+            raise WorkError(
+                f"rendezvous: {self._missing} did not arrive within launch.timeout_seconds; "
+                "check its output and the network"
+            )
+        # Jitter, since ranks that were started together would otherwise poll together.
+        time.sleep(self._seconds * self._random.uniform(0.5, 1.5))
+        self._seconds = min(2 * self._seconds, self._most_seconds)
 
 
 # A collective times out this much later than launch.timeout_seconds, so that the watchdog names the stalled rank first.
