@@ -12,16 +12,19 @@ import json
 import os
 import random
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 
+from implementations.pytorch.streams import new_stream
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.launch.launch import STORE
@@ -232,7 +235,10 @@ def init_distributed(config: RunConfig) -> Iterator[Processes]:
     if config.launch.device == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        _use_non_default_stream(device)
+        _use_compute_stream(device)
+        # Gradients are sent while the backward pass computes, which has high priority now (streams.py): NCCL's kernels
+        # would wait for it at the default priority. PyTorch takes NCCL's streams from the highest one then.
+        os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
         dist.init_process_group("nccl", device_id=device, timeout=timeout, **rendezvous)
     else:
         device = torch.device("cpu")
@@ -256,7 +262,7 @@ def _num_threads(config: RunConfig) -> int:
 def single_process(device: torch.device) -> Iterator[Processes]:
     """Initialise a process group of this process only (world size 1), then destroy it."""
     if device.type == "cuda":
-        _use_non_default_stream(device)
+        _use_compute_stream(device)
     backend, store = "nccl" if device.type == "cuda" else "gloo", dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
@@ -265,21 +271,43 @@ def single_process(device: torch.device) -> Iterator[Processes]:
         _destroy_process_group()
 
 
+class Closable(Protocol):
+    """A resource that refers to the process group, such as captured CUDA graphs; `close` may be called repeatedly."""
+
+    def close(self) -> None: ...
+
+
+# Like the default process group, of the whole process. Weak: what is no longer used elsewhere is freed at once.
+_to_close = WeakSet[Closable]()
+
+
+def close_before_destroy(resource: Closable) -> None:
+    """Register a resource that is closed before the process group is destroyed, if it still exists then."""
+    _to_close.add(resource)
+
+
 def _destroy_process_group() -> None:
-    """Destroy the process group, after all DDP modules that are no longer referenced.
+    """Close the registered resources and destroy the process group, after all DDP modules no longer referenced.
 
     The caller must hold no reference to a DDP module either.
     """
+    # First: NCCL destroys a communicator only once no CUDA graph refers to it. Explicitly: after an error its traceback
+    # refers to the frames of the run, and so to the graphs, until the error is reported.
+    for resource in list(_to_close):
+        try:
+            resource.close()
+        except RuntimeError as error:  # CUDA's; not raised, since it would hide the error that ended the run
+            print(f"{type(resource).__name__}: cannot be closed ({error})", file=sys.stderr, flush=True)
     # A DDP module that outlives its group destroys the group itself. It then waits, with the interpreter lock held, for
     # a gloo thread that may need this lock to release the last collective's results: a deadlock.
     gc.collect()
     dist.destroy_process_group()
 
 
-def _use_non_default_stream(device: torch.device) -> None:
+def _use_compute_stream(device: torch.device) -> None:
     """Make a new CUDA stream the current one."""
     # DDP uses the stream on which it is constructed, and the default stream cannot be captured in a CUDA graph.
-    torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+    torch.cuda.set_stream(new_stream(device))
 
 
 def keep_freed_memory() -> None:

@@ -1,5 +1,6 @@
 """Load of the run's store in a rendezvous of many ranks, with a simulated clock for each rank."""
 
+import secrets
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
@@ -12,7 +13,7 @@ from implementations.pytorch.distributed import process_group
 from implementations.pytorch.distributed.process_group import rendezvous_prefix
 
 TIMEOUT = timedelta(seconds=600)
-FIRST_SECONDS = 2.0  # in which polls are frequent, so that a start without late ranks is fast
+FIRST_SECONDS = 4.0  # in which polls are frequent, so that a start without late ranks is fast
 
 
 class SimulatedStore:
@@ -74,7 +75,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, arrivals: np.ndarray, restarts: in
     monkeypatch.setattr(process_group, "time", SimpleNamespace(monotonic=lambda: store.now, sleep=sleep))
     ends = []
     for rank, arrival in enumerate(arrivals.tolist()):
-        monkeypatch.setattr(process_group.secrets, "token_hex", lambda size, rank=rank: nonces[rank])
+        monkeypatch.setattr(secrets, "token_hex", lambda size, rank=rank: nonces[rank])
         store.now = arrival
         assert rendezvous_prefix(store, rank, ranks, TIMEOUT) == f"podium/{nonces[0]}"
         ends.append(store.now)
