@@ -154,7 +154,7 @@ class OverlappedEvaluation:
         self._result: list[float] | BaseException | None = None
         self._exchange: tuple[Tensor, dist.Work] | None = None
         self.seconds = 0.0  # spent on evaluations by this rank's thread
-        # A memory pool of their own: they run at the same time as the graphs of training.
+        # Not in the memory pool of training: they run at the same time as the graphs of training.
         self._graphs = capture_evaluation(self._copy, examples, processes.device, precision) if use_graphs else None
         if self._graphs is None:
             evaluation_sums(self._copy, examples, processes.device, precision)

@@ -131,7 +131,7 @@ def test_asynchronous_evaluations_replay_graphs(
     vocabulary: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the copied weights, into a memory pool of their own."""
+    """Of the copied weights, not into the memory pool of training."""
     plan = make_plan(store, True, ranks=1)
     batches, replayed = plan.read(0), []
     overlapped = OverlappedEvaluation(model, processes, "fp32", plan.examples(vocabulary), use_graphs=True)
