@@ -205,19 +205,16 @@ def warm_up(
     """
     saved, processes = _snapshot(stepper), stepper.processes
     first_steps = [first for first in order.first_steps() if first < stepper.config.steps]
-    of_phases = [first + number for first in first_steps for number in range(steps)]
-    numbers = list(graph_shapes.examples.values()) if graph_shapes else of_phases
+    of_phases = [(first + number, processes.rank) for first in first_steps for number in range(steps)]
+    # Every rank captures the same shapes in the same order, those of all ranks: a step and its capture are collectives,
+    # and a rank with one more would wait for the others until the timeout.
+    chosen = list(graph_shapes.examples.values()) if graph_shapes else of_phases
     masked_slots = graph_shapes.masked_slots if graph_shapes else None
-    examples = [synthetic_step(order, number, processes.rank, vocabulary_size, masked_slots) for number in numbers]
-    count = len(examples)
-    if graph_shapes:
-        # Each step is a collective. Ranks have different numbers of shapes, so all take the largest number of steps:
-        # a step more on one rank would wait for the others until the timeout.
-        count = max(GRAPH_WARM_UP_STEPS, processes.all_reduce_max(count))
-    for number in range(count):
+    examples = [synthetic_step(order, number, rank, vocabulary_size, masked_slots) for number, rank in chosen]
+    for number in range(max(GRAPH_WARM_UP_STEPS, len(examples)) if graph_shapes else len(examples)):
         stepper.take(examples[number % len(examples)], PhaseClock())
     # Evaluation batches have the full sequence length, so the largest example stands for them.
-    longest = max(examples, key=lambda example: example.global_batch.slots)
+    longest = max(examples, key=lambda example: sum(batch.slots for batch in example.micro_batches))
     evaluate(stepper.model.module, list(longest.micro_batches), processes, stepper.precision)
     if graph_shapes:
         graphs = stepper.use_graphs()

@@ -4,20 +4,15 @@
   scale, and counts neither as a step nor as samples. The host learns it one step late, like all metrics. Source:
   Micikevicius et al., arXiv 1710.03740, with torch.amp.GradScaler, which does not synchronise with the host if the
   optimizer supports that.
-- CUDA graphs: a whole training step as one graph for each shape of its batch, one launch in place of thousands.
-  Source: the whole-network capture of PyTorch's CUDA graph documentation. A graph reads static tensors that each
-  step's batch is copied into, and writes tensors that the next replay overwrites, so results are copied out. All
-  graphs share one memory pool, which is safe because no two of them ever run at the same time.
+- CUDA graphs: a whole training step as one graph for each shape of its batch (graphs.py).
 - Errors for losses and gradients that are not finite, with the samples of the batch.
 """
 
 import json
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +25,7 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.distributed.gradient_sync import GradientSync
 from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.graphs import StepGraphs
 from implementations.pytorch.model.loss import MASKED_LM_EPS, loss_sums
 from implementations.pytorch.optim.build import set_rate
 from implementations.pytorch.optim.fused import FusedOptimizer
@@ -39,59 +35,6 @@ from podium.config.schema import LossScaling, RunConfig
 from podium.core.errors import WorkError
 from podium.core.files import write_atomically
 from podium.planning.batch_plan import GlobalBatch
-
-StepBody = Callable[[RaggedBatch, Tensor], list[Tensor]]  # batch, loss weights [2] → 0-d tensors on the device
-
-
-@dataclass(frozen=True)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-
-
-class StepGraphs:
-    """CUDA graphs of the training step, one for each batch shape."""
-
-    def __init__(self, body: StepBody, device: torch.device) -> None:
-        self._body, self._device = body, device
-        self._captured: dict[tuple[int, ...], _Captured] = {}
-        self._pool: Any = None
-        # Captured on the stream of training: DDP remembers the stream that it was constructed on. It is not the default
-        # stream, which cannot be captured (process_group.py).
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-
-    def __len__(self) -> int:
-        return len(self._captured)
-
-    def capture(self, batch: RaggedBatch, weights: Tensor) -> None:
-        """Capture the step for batches of this shape, unless it is captured already. Computes nothing.
-
-        The step must have run eagerly before, so that gradients, optimizer state and compiled kernels exist.
-        """
-        if batch.shape in self._captured:
-            return
-        static, weights = batch.map_tensors(lambda t: t.to(self._device).clone()), weights.to(self._device).clone()
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads (data loader, watchdog, NCCL's) may call CUDA during the capture; in the default
-        # mode, global, a forbidden call of any thread would invalidate it.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            outputs = self._body(static, weights)
-        self._pool = graph.pool()
-        self._captured[batch.shape] = _Captured(graph, [*static.tensors(), weights], outputs)
-
-    def replay(self, batch: RaggedBatch, weights: Tensor) -> list[Tensor]:
-        """Replay the step on a batch of a captured shape, on the host or the device. Returns copies of its outputs.
-
-        Raises KeyError for a shape that was not captured.
-        """
-        captured = self._captured[batch.shape]
-        # All on one stream: inputs are overwritten after the previous replay has read them. Host tensors must be pinned
-        # for the copy to be asynchronous.
-        torch._foreach_copy_(captured.inputs, [*batch.tensors(), weights], non_blocking=True)
-        captured.graph.replay()
-        # The next replay of any graph overwrites the shared pool, and metrics are read one step late.
-        return [output.clone() for output in captured.outputs]
 
 
 class LossScaler(torch.amp.GradScaler):

@@ -587,8 +587,8 @@ class RunConfig(Settings):
     )
     cuda_graph: Literal["auto", "step", "none"] = Field(
         default="auto",
-        description="`step`: the whole step is replayed as a CUDA graph, one per shape of the run, all captured before "
-        "the run's clock starts; `auto`: on a GPU where that is possible",
+        description="`step`: the whole step is replayed as a CUDA graph, one per shape of the run, and so is the "
+        "evaluation of a batch, all captured before the run's clock starts; `auto`: on a GPU where that is possible",
     )
     shape_step: int | None = Field(
         default=None,

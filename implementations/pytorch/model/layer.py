@@ -7,7 +7,6 @@ Suffixes of shapes: T token slots, N needed token slots, D hidden width, F feed-
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from benchmarks.bert.sizes import Size
@@ -15,6 +14,7 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.fp8_scaling import Fp8Scaling
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels
 from implementations.pytorch.model.attention.dispatch import attend
+from implementations.pytorch.model.compilation import compile_function
 from implementations.pytorch.model.linear import Linear
 
 
@@ -50,9 +50,7 @@ class Layer(nn.Module):
         self.intermediate = Linear(size.hidden, size.feed_forward)
         self.output = Linear(size.feed_forward, size.hidden)
         self.output_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
-        self.after_attention = (
-            torch.compile(_after_attention, dynamic=True, fullgraph=True) if use_torch_compile else _after_attention
-        )
+        self.after_attention = compile_function(_after_attention) if use_torch_compile else _after_attention
 
     def forward(self, x_TD: Tensor, batch: RaggedBatch, probability: float, needed: Tensor | None) -> Tensor:
         """Return the layer's output [T, D], or [N, D] of the token slots `needed` (int64 [N]) if they are given."""

@@ -164,6 +164,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
             patch.object(nn.Module, "to", lambda module, *_: module),  # it would replace fake parameters
             patch.object(bert_module, "initialize", lambda *_: None),  # it draws until values are in a range
             patch.object(torch.cuda, "get_device_capability", lambda *_: HOPPER),
+            patch("implementations.pytorch.model.attention.selection._check", lambda *_: None),
             patch.object(gradient_sync.dist, "all_reduce", all_reduce),
             patch.object(grouped_module, "is_flash_available", lambda _, dtype: dtype in HALF_DTYPES),
             patch.object(grouped_module, "run_concurrently", lambda calls, shared: [call() for call in calls]),
