@@ -92,6 +92,12 @@ class StepGraphs:
         # The next replay of any graph overwrites the shared pool, and metrics are read one step late.
         return [output.clone() for output in captured.outputs]
 
+    def close(self) -> None:
+        """Destroy all graphs and release their memory; a second call does nothing."""
+        captured, self._captured, self._pool = list(self._captured.values()), {}, None
+        for each in captured:
+            each.graph.reset()  # not only dropped: the traceback of an error may refer to frames that refer to it
+
 
 class LossScaler(torch.amp.GradScaler):
     """Dynamic loss scaling, with a step and a scale that can be read without synchronising with the host."""
@@ -184,6 +190,11 @@ class Stepper:
         assert self.config.gradient_accumulation_steps == 1
         self.graphs = StepGraphs(self._graph_body, self.processes.device)
         return self.graphs
+
+    def close(self) -> None:
+        """Destroy the graphs, which refer to the process group; a second call does nothing."""
+        if self.graphs is not None:
+            self.graphs.close()
 
     def loss_weights(self, step: Step) -> Tensor:
         """Return the factors of each micro-batch's loss sums [micro-batches, 2], float32, pinned for a GPU.

@@ -156,19 +156,20 @@ def launch(
     options: Sequence[str],
     on_tick: Callable[[], None],
     node: Node = SINGLE_NODE,
-) -> None:
+) -> int:
     """Run an entry point (`train`, `bench`) to its end, calling `on_tick` a few times a second.
 
-    The processes' output is appended to output.txt (on other nodes than the first to output_N.txt). Returns once all
-    processes have ended and left a summary. Raises Interrupted after one of STOP_SIGNALS, StoppedAfterSaving if the run
-    has saved a checkpoint from which it can resume, else the error that the processes reported, or WorkError naming the
-    full disk or the rank that failed. No process is left in any case.
+    The processes' output is appended to output.txt (on other nodes than the first to output_N.txt). Returns torchrun's
+    exit code once all processes have ended and left a summary. Raises Interrupted after one of STOP_SIGNALS,
+    StoppedAfterSaving if the run has saved a checkpoint from which it can resume, else the error that the processes
+    reported, or WorkError naming the full disk or the rank that failed. No process is left in any case.
     """
     exit_code = run_processes(config, folder, entry, options, on_tick, node)
     if isinstance(saved := folder.read_failure(), StoppedAfterSaving):
         raise saved
     if folder.read_summary() is None:
         raise diagnose_failure(folder, exit_code)
+    return exit_code
 
 
 def run_processes(
