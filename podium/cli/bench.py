@@ -127,10 +127,7 @@ def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("  of the matmul peak", f"{measured['share_of_peak']:.1%} of {peak:.4g} TFLOP/s {measured['precision']}"),
         ("  by the published FLOP count (MFU)", f"{measured['model_flops_utilization']:.1%}"),
         ("padding share", f"{measured['padding_share']:.1%}"),
-        (
-            f"peak memory of {'the process' if measured['device'] == 'cpu' else 'a GPU'}",
-            f"{measured['memory_bytes'] / 2**30:.2f} GiB (estimated: {measured['estimated_bytes'] / 2**30:.2f})",
-        ),
+        _memory_row(measured),
     ]
     other = measured["huggingface"]
     if other:
@@ -142,17 +139,24 @@ def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _memory_row(measured: Mapping[str, Any]) -> tuple[str, str]:
+    peak = f"{measured['memory_bytes'] / 2**30:.2f} GiB"
+    if measured["device"] == "cpu":
+        return "peak memory of the process", peak
+    return "peak memory of a GPU, with warm-up", f"{peak} (estimated: {measured['estimated_bytes'] / 2**30:.2f})"
+
+
 def _ablation_table(measured: Mapping[str, Any]) -> Table:
     title = "Step time without an optimisation, relative to the step with all of them in the same round"
-    table = number_table(title, "without", "ratio", "least to greatest", "GiB")
+    with_memory = measured["device"] != "cpu"  # of the process, which all variants share
+    table = number_table(title, "without", "ratio", "least to greatest", *(["GiB"] if with_memory else []))
     table.add_column("runs instead")
     for row in measured["ablation"]:
         spread, memory = row["ratio_by_round"], row["memory_bytes"]
-        table.add_row(
-            row["without"],
-            f"{spread['median']:.2f}" if spread else UNKNOWN,
-            f"{spread['least']:.2f} to {spread['greatest']:.2f}" if spread else UNKNOWN,
-            f"{memory / 2**30:.1f}" if memory else UNKNOWN,
-            Text(f"{row['what']}; {row['obstacle']}" if row["obstacle"] else row["what"]),
-        )
+        cells = [row["without"], UNKNOWN, UNKNOWN]
+        if spread:
+            cells[1:] = [f"{spread['median']:.2f}", f"{spread['least']:.2f} to {spread['greatest']:.2f}"]
+        if with_memory:
+            cells.append(f"{memory / 2**30:.1f}" if memory else UNKNOWN)
+        table.add_row(*cells, Text(f"{row['what']}; {row['obstacle']}" if row["obstacle"] else row["what"]))
     return table

@@ -131,7 +131,10 @@ def command(
 
 def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
     """Environment variables of a run's processes, besides those that they inherit from this process."""
-    variables = child_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
+    # Podium's own packages first; the rest as this process has it, such as carried packages.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    search_path = os.pathsep.join(dict.fromkeys([str(CODE_FOLDER), *(entry for entry in given if entry)]))
+    variables = child_environment() if INSTALLED else {"PYTHONPATH": search_path}
     variables |= {"OMP_NUM_THREADS": str(config.launch.threads), HEARTBEATS: str(private / HEARTBEAT_FILE)}
     defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
     if config.launch.nodes == 1:
