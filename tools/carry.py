@@ -9,7 +9,7 @@ Then copy the repository with carried/, and on the machine:
     export PYTHONPATH=/tmp/carried   # train, bench and the GPU tests then run; what is installed stays as it is
 
 The machine is assumed to have IMAGE, with Python 3.12 on x86-64 (--python and --platform change that). CARRIED is the
-rest, at the versions and with the SHA-256 of requirements/test.txt. It was found by runs with IMAGE alone, and
+rest, at the versions and with the SHA-256 of requirements/. It was found by runs with IMAGE alone, and
 tests/test_carry.py compares it with what the code imports. Needs pip. Exit codes: 0 done, 1 a package is not locked or
 all are too large, 2 pip failed.
 """
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCK = ROOT / "requirements" / "test.txt"
+LOCKS = (ROOT / "requirements" / "test.txt", ROOT / "requirements" / "torch-cuda.txt")
 FOLDER = ROOT / "carried"
 # What an image with PyTorch, Triton, transformers, numba, h5py and typer has, with all that these depend on.
 IMAGE = (
@@ -35,6 +35,7 @@ IMAGE = (
 CARRIED = (
     *("pydantic", "pydantic-core", "annotated-types", "typing-inspection", "typing-extensions", "mlperf-logging"),
     *("pytest", "pluggy", "iniconfig", "hypothesis", "sortedcontainers", "protobuf", "google-crc32c"),
+    "nvidia-cudnn-frontend",  # attention: cudnn, which auto is on Hopper
 )
 # pip takes wheels of exactly these platforms.
 PLATFORMS = tuple(
@@ -44,12 +45,13 @@ LARGEST_MB = 40
 
 
 def locked(names: Sequence[str]) -> str:
-    """Return the lines of the lock file for these packages."""
-    text = LOCK.read_text(encoding="utf-8")
+    """Return the lines of the lock files for these packages."""
+    text = "".join(lock.read_text(encoding="utf-8") for lock in LOCKS)
     entries = [re.search(rf"^{re.escape(name)}==(?:.*\\\n)*.*\n", text, re.MULTILINE) for name in names]
     missing = [name for name, entry in zip(names, entries, strict=True) if entry is None]
     if missing:
-        sys.exit(f"tools/carry.py: {LOCK} has no {', '.join(missing)}; update CARRIED, or run `make lock`")
+        files = " and ".join(str(lock) for lock in LOCKS)
+        sys.exit(f"tools/carry.py: {files} lack {', '.join(missing)}; update CARRIED, or run `make lock`")
     return "".join(entry[0] for entry in entries if entry)
 
 

@@ -25,6 +25,7 @@ from implementations.pytorch.precision import measure_seconds
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.batch_plan import TrainingOrder, run_shapes
+from podium.planning.hardware import expected_attention
 
 SEED = 0
 
@@ -183,9 +184,10 @@ class Variant:
     is_alternative: bool = False  # an alternative, not an optimisation turned off: not part of EVERYTHING
 
 
+CUDNN = "cuDNN attention"  # only where it is what `auto` selects
 VARIANTS = (
     Variant("fused layers", "torch.compile for what is between products", {"kernels": "compiled"}, ("cuda",)),
-    Variant("cuDNN attention", "flash attention 2", {"attention": "flash"}, ("cuda",)),
+    Variant(CUDNN, "flash attention 2", {"attention": "flash"}, ("cuda",)),
     Variant(
         "one attention launch",
         "a launch and a stream for each group of lengths",
@@ -263,12 +265,15 @@ def variants(config: RunConfig, device: str) -> dict[str, tuple[str, RunConfig]]
     found: dict[str, tuple[str, RunConfig]] = {}
     everything: dict[str, Any] = {}
     for variant in (*multi_rank_variants(config), *VARIANTS):
-        if device not in variant.devices:
+        if device not in variant.devices or (variant.name == CUDNN and expected_attention(config) != "cudnn"):
             continue
-        changed = config.model_copy(update=dict(variant.changes))
+        changes, description = dict(variant.changes), variant.description
+        if config.precision == "fp8" and changes.get("kernels", "triton") != "triton":
+            changes["precision"], description = "bf16", f"{description}, in bf16"  # only Triton's kernels cast to fp8
+        changed = config.model_copy(update=changes)
         if changed != config:
-            found[variant.name] = (variant.description, changed)
-            everything |= {} if variant.is_alternative else variant.changes
+            found[variant.name] = (description, changed)
+            everything |= {} if variant.is_alternative else changes
     if len(found) > 1:
         found[EVERYTHING] = ("all of these together", config.model_copy(update=everything))
     return found
