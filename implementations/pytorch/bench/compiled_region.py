@@ -4,7 +4,7 @@ The function and its backward pass are traced to a graph of ATen operators on fa
 table and split into forward and backward as AOTAutograd does it, with what is cheap recomputed in backward. In each
 graph:
 
-- Matrix products are kernels of their own.
+- Each matrix product is one kernel.
 - All other operators between two matrix products that depend on each other become one kernel, which reads what the
   products and arguments supply and writes what is used elsewhere.
 - Sums over rows, and reductions of a whole tensor, are one more kernel for each group, which reads the same inputs, or
@@ -13,9 +13,8 @@ graph:
 Inductor's own choice may differ, mostly by more kernels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -96,7 +95,7 @@ class _Counted(torch.autograd.Function):
 
 
 def _trace(
-    function: Callable[..., Tensor], module: nn.Module, parameters: dict[str, Tensor], arguments: Sequence[Any]
+    function: Callable[..., Tensor], module: nn.Module, parameters: Mapping[str, Tensor], arguments: Sequence[Any]
 ) -> _Region:
     # Imported only now: Inductor takes seconds to import.
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -158,15 +157,13 @@ def _find_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 def _reduces_rows(node: fx.Node) -> bool:
     """Whether a node reduces its input over the first dimension, or all of it."""
-    (first, *rest) = [*node.all_input_nodes, None]
-    value, result = first and first.meta.get("val"), node.meta.get("val")
-    if not isinstance(value, Tensor) or not isinstance(result, Tensor) or value.dim() == 0:
+    if not node.all_input_nodes or not getattr(node.target, "__name__", "").startswith(("sum", "amax", "amin", "mean")):
         return False
-    name = getattr(node.target, "__name__", "")
-    if not name.startswith(("sum", "amax", "amin", "mean")):
+    value = node.all_input_nodes[0].meta.get("val")
+    if not isinstance(value, Tensor) or value.dim() == 0:
         return False
-    dimensions = [d % value.dim() for d in node.args[1]] if len(node.args) > 1 and node.args[1] else [0]
-    return 0 in dimensions
+    given: Any = node.args[1] if len(node.args) > 1 else None  # dimensions; none: all of them
+    return not given or 0 in [dimension % value.dim() for dimension in given]
 
 
 def count_graph(graph: fx.Graph) -> list[_Count]:
@@ -194,10 +191,10 @@ def count_graph(graph: fx.Graph) -> list[_Count]:
     counts: list[_Count] = []
     for node in nodes:
         if node.target in _PRODUCTS:
-            first, second = node.args[:2]
-            flops = 2.0 * prod(_value(first).shape) * _value(second).shape[-1]
-            name = node.target.overloadpacket.__name__
-            counts.append(_Count(name, _bytes([*inputs[node], node]), flops, _value(first).dtype))
+            first, second = (_value(operand) for operand in node.all_input_nodes[:2])
+            name = getattr(node.target, "__name__", "").partition(".")[0]
+            flops = 2.0 * first.numel() * second.shape[-1]
+            counts.append(_Count(name, _bytes([*inputs[node], node]), flops, first.dtype))
     for group in _groups(nodes, inputs, level):
         counts += _count_group(group, inputs, users, returned)
     return counts
@@ -255,5 +252,7 @@ def _count_group(
         direct = list(dict.fromkeys(each for node in sums for each in inputs[node]))
         from_inputs = _bytes(reads(sums))
         is_written = all(node in results or node not in inside for node in direct)
-        counts.append(_Count(FUSED_SUMS, _bytes(sums) + min(from_inputs, _bytes(direct) if is_written else from_inputs)))
+        counts.append(
+            _Count(FUSED_SUMS, _bytes(sums) + min(from_inputs, _bytes(direct) if is_written else from_inputs))
+        )
     return counts

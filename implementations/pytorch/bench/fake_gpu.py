@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 CPU_INDEX, CUDA_INDEX = 0, 1  # c10::DeviceType
 GPU = torch.device("cuda", 0)
@@ -87,7 +88,7 @@ def fake_gpu(capability: tuple[int, int], multiprocessors: int) -> Iterator[Fake
     with ExitStack() as stack:
         for owner, name, value in replaced:
             stack.enter_context(patch.object(owner, name, value))
-        yield FakeTensorMode()
+        yield FakeTensorMode(shape_env=ShapeEnv())
 
 
 NodeContext = Callable[[Any], AbstractContextManager[object]]
@@ -103,9 +104,7 @@ def backward(root: Tensor, *, around: NodeContext = lambda node: nullcontext()) 
     run_graph([(root.grad_fn, 0, torch.ones_like(root))], around)
 
 
-def run_graph(
-    roots: Sequence[tuple[Any, int, Tensor]], around: NodeContext = lambda node: nullcontext()
-) -> None:
+def run_graph(roots: Sequence[tuple[Any, int, Tensor]], around: NodeContext = lambda node: nullcontext()) -> None:
     """Run the backward graph from its roots: each a node, the number of its output, and that output's gradient."""
     pending = _count_uses([node for node, _, _ in roots])
     gradients: dict[Any, list[Tensor | None]] = {}
@@ -132,8 +131,8 @@ def run_graph(
         _, _, node = heapq.heappop(ready)  # the operation that ran last in the forward pass comes first
         with around(node):
             results = _call_node(node, gradients.pop(node))
-        for (target, number), gradient in zip(_edges(node), results, strict=True):
-            add(target, number, gradient)
+        for (target, number), result in zip(_edges(node), results, strict=True):
+            add(target, number, result)
             pending[target] -= 1
             if not pending[target]:
                 heapq.heappush(ready, (-target._sequence_nr(), id(target), target))
@@ -177,6 +176,4 @@ def _call_node(node: Any, gradients: list[Tensor | None]) -> list[Tensor | None]
     ]
     results = node.apply(*gradients)  # an autograd.Function: one result for each argument, tensor or not
     results = results if isinstance(results, tuple) else (results,)
-    return [
-        gradient for gradient, needed in zip(results, node.needs_input_grad, strict=False) if needed
-    ]
+    return [gradient for gradient, needed in zip(results, node.needs_input_grad, strict=False) if needed]

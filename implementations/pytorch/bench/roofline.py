@@ -1,4 +1,4 @@
-"""Count of a training step's kernels: `python -m implementations.pytorch.bench.roofline CONFIG FOLDER --gpu NAME`.
+"""Count of a training step's kernels: `python -m implementations.pytorch.bench.roofline CONFIG --gpu NAME`.
 
 The whole step of a resolved configuration runs on fake tensors, without a GPU or memory: zeroing, forward, loss,
 backward, this rank's part of the gradient synchronisation, clipping and update. Each operator of PyTorch that is not a
@@ -8,7 +8,9 @@ max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s); the sum over kernels i
 
 Only matrix products and attention have FLOPs. Attention's are counted from the sequences' real lengths, its backward as
 twice its forward, as in `Size.training_flops`. Operators that are not known are counted by the bytes of their tensors.
-The counts are written to FOLDER/summary.json. Exit codes: 0 done, 1 failed, 2 wrong usage.
+With `kernels: compiled` kernels are counted as compiled_region.py describes.
+
+Prints one JSON object, for `podium bench SYSTEM --roofline`. Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import json
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from math import prod
@@ -27,14 +29,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.bert.lengths import read_histogram, wikipedia_histogram
-from benchmarks.bert.sizes import VOCABULARY_SIZE, Size
+from benchmarks.bert.sizes import SEQUENCE_LENGTH, VOCABULARY_SIZE, Size
 from implementations.pytorch import build_run
 from implementations.pytorch import step as step_module
 from implementations.pytorch.bench import fake_gpu
@@ -45,14 +47,14 @@ from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.gradient_sync import GradientSync, fp32_bucket_mib
 from implementations.pytorch.distributed.process_group import Processes, rehearsal_process_group
 from implementations.pytorch.kernels.choose import resolve_kernels
+from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model import bert
 from implementations.pytorch.model.attention import dispatch
+from implementations.pytorch.model.loss import loss_sums
 from implementations.pytorch.phase_clock import PhaseClock
 from podium.config.load import load_resolved
-from podium.config.run_folder import RunFolder
 from podium.config.schema import Clipping, RunConfig
 from podium.core.errors import PodiumError, UsageError
-from podium.core.files import write_atomically
 from podium.core.processes import end_with_parent
 from podium.planning.accelerators import Accelerator, ReachableRates, require_gpu
 from podium.planning.batch_plan import run_shapes
@@ -79,13 +81,16 @@ class Kernel:
         return max(computing, self.moved / rates.bytes_per_second)
 
 
-class KernelCounter(TorchDispatchMode):
+class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the kernels of everything that runs inside it, by part of the step."""
 
     def __init__(self, hidden: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kernels: list[Kernel] = []
         self.enabled = False
+        # While a step is built, tensors may be read, as AdamW does to check its learning rate: they are 1. A step that
+        # reads a tensor on the host raises the error of fake tensors, as it has to wait for the GPU.
+        self.is_building = True
         self._hidden = hidden
         self._region = OPTIMIZER  # everything outside forward and backward
         # Sequence number of autograd from which on nodes belong to a region of the forward pass.
@@ -150,8 +155,10 @@ class KernelCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        outputs = func(*args, **kwargs)
         name = func.overloadpacket.__name__
+        if name == "_local_scalar_dense" and self.is_building:
+            return 1
+        outputs = self.run(func, args, kwargs)
         if not self.enabled or func.is_view or func.namespace == "prim" or name in NO_KERNEL:
             return outputs
         bound = bind(func, args, kwargs)
@@ -160,6 +167,11 @@ class KernelCounter(TorchDispatchMode):
             flops, unit = self._flops(name, bound)
             self.record(name, moved, flops, unit, launches_of(name, args))
         return outputs
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return an operator's result."""
+        # Operators without a result change values in place, which fake tensors do not have; some have no fake version.
+        return func(*args, **kwargs) if func._schema.returns else None
 
     def _flops(self, name: str, bound: dict[str, Any]) -> tuple[float, str]:
         unit = next((unit for part, unit in ATTENTION_OPERATORS.items() if part in name), None)
@@ -197,7 +209,17 @@ NO_KERNEL = {
     *("_local_scalar_dense", "_has_compatible_shallow_copy_type", "sym_size", "sym_numel", "sym_stride"),
 }
 # Operators that write their first argument without reading it.
-WRITE_ONLY = {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"}
+WRITE_ONLY = {
+    "copy_",
+    "fill_",
+    "zero_",
+    "normal_",
+    "uniform_",
+    "random_",
+    "bernoulli_",
+    "_foreach_zero_",
+    "_foreach_copy_",
+}
 # Operators that read only the selected elements of the argument named, as many as they write.
 GATHERS = {"embedding": "weight", "index_select": "self", "index": "self", "gather": "self", "nll_loss_forward": "self"}
 # Operators that add rows to the argument named in place, and touch as many elements of it as `source` has.
@@ -259,7 +281,7 @@ def launches_of(name: str, args: tuple[Any, ...]) -> int:
     lists = [arg for arg in args if isinstance(arg, list | tuple) and len(arg) and isinstance(arg[0], Tensor)]
     if not (name.startswith(("_foreach", "_fused", "_amp_foreach")) and lists):
         return 1
-    chunks = sum(-(-tensor.numel() // CHUNK) for tensor in lists[0])
+    chunks: int = sum(-(-tensor.numel() // CHUNK) for tensor in lists[0])
     most = MOST_TENSORS[min(len(lists), max(MOST_TENSORS))]
     return max(-(-chunks // MOST_CHUNKS), -(-len(lists[0]) // most))
 
@@ -305,8 +327,9 @@ class Replica(nn.Module):
             filled += parameter.nbytes
         self._buckets = []
         for index, parameters in enumerate(buckets):
-            flat = torch.zeros(sum(p.numel() for p in parameters), device=parameters[0].device)
-            for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            sizes = [parameter.numel() for parameter in parameters]
+            flat = torch.zeros(sum(sizes), device=parameters[0].device)
+            for parameter, part in zip(parameters, torch.split(flat, sizes), strict=True):
                 parameter.grad = part.view_as(parameter)
             self._buckets.append(_Bucket(flat, index, index == len(buckets) - 1))
         self.reducer = SimpleNamespace(_get_zeros_like_grad_buckets=lambda: self._buckets)
@@ -344,7 +367,8 @@ def count_step(
     size = size or config.model_size
     launch = config.launch.model_copy(update={"device": "cuda"})
     config = config.model_copy(update={"launch": launch, "initial_checkpoint": None, "seed": 0})
-    lengths = mixed_lengths(histogram, config.global_batch_size)
+    longest = config.phases[0].max_sequence_length if config.phases else None
+    lengths = np.minimum(mixed_lengths(histogram, config.global_batch_size), longest or SEQUENCE_LENGTH)
     order = build_run.build_order(config, Lengths(lengths), vocabulary_size, fake_gpu.GPU, SEED)
     counter = KernelCounter(size.hidden)
     assert gpu.compute_capability is not None
@@ -356,11 +380,12 @@ def count_step(
         graphs = build_run.uses_graphs(config, fake_gpu.GPU)
         shapes = run_shapes(order, 0, 1) if graphs else None
         step = synthetic_step(order, 0, 0, vocabulary_size, shapes.masked_slots if shapes else None)
-        with fake_tensors, counter, _counted_parts(counter):
+        with fake_tensors, counter, counted_parts(counter):
             with torch.device(fake_gpu.GPU):
                 processes = Processes(0, config.launch.ranks, fake_gpu.GPU)
                 stepper = build_run.build_stepper(config, processes, vocabulary_size, size)
-            _mark_heads(stepper.model.module, counter)
+            counter.is_building = False
+            mark_heads(stepper.model.module, counter)
             batches = tuple(batch.map_tensors(_to_fake) for batch in step.micro_batches)
             with patch.object(torch.autograd, "backward", stepper.model.backward):
                 # The first step allocates what later ones keep, such as moments.
@@ -372,7 +397,7 @@ def count_step(
     facts = {
         "precision": stepper.precision,
         "attention": options.attention,
-        "kernels": resolve_kernels(config.kernels, fake_gpu.GPU),
+        "kernel_set": resolve_kernels(config.kernels, fake_gpu.GPU),
         "graphs": graphs,
         "ranks": config.launch.ranks,
         "sequences": sum(length > 0 for length in batch_lengths),
@@ -401,8 +426,18 @@ def _require_triton(config: RunConfig) -> None:
         )
 
 
+def _nested_stand_in(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:
+    """Attention on nested tensors, which do not take fake ones: its copies, and one variable-length kernel."""
+    q, k, v = (part_THK.contiguous() for part_THK in qkv_T3HK.unbind(1))
+    starts, longest = batch.sequence_starts_i32, batch.lengths[0]
+    context: Tensor = torch.ops.aten._flash_attention_forward(
+        q, k, v, starts, starts, longest, longest, probability, False, False
+    )[0]
+    return context.flatten(1)
+
+
 @contextmanager
-def _counted_parts(counter: KernelCounter) -> Iterator[None]:
+def counted_parts(counter: KernelCounter) -> Iterator[None]:
     """Report to the counter what it cannot see in operators: Triton's launches, and what attention and loss compute."""
 
     def marked(function: Callable[..., Any], region: str) -> Callable[..., Any]:
@@ -422,10 +457,13 @@ def _counted_parts(counter: KernelCounter) -> Iterator[None]:
     def record_compiled(name: str, moved: int, flops: float, dtype: torch.dtype | None) -> None:
         counter.record(name, moved, flops, unit_of(dtype) if dtype else "")
 
-    backends = {name: marked(backend, ATTENTION) for name, backend in dispatch.BACKENDS.items()}
+    backends = {
+        name: marked(_nested_stand_in if name == "nested" else backend, ATTENTION)
+        for name, backend in dispatch.BACKENDS.items()
+    }
     with ExitStack() as stack:
         stack.enter_context(patch.dict(dispatch.BACKENDS, backends))
-        stack.enter_context(patch.object(step_module, "loss_sums", marked(step_module.loss_sums, HEAD)))
+        stack.enter_context(patch.object(step_module, "loss_sums", marked(loss_sums, HEAD)))
         stack.enter_context(patch.object(build_run, "wrap_ddp", wrap_replica))
         stack.enter_context(patch.object(torch, "compile", counting_compile(record_compiled, counter.disabled)))
         stack.enter_context(patch.object(bert, "initialize", lambda model, size: None))  # fake weights have no values
@@ -439,7 +477,7 @@ def _counted_parts(counter: KernelCounter) -> Iterator[None]:
 HEAD_MODULES = ("embeddings", "masked_lm", "pooler", "next_sentence")
 
 
-def _mark_heads(model: nn.Module, counter: KernelCounter) -> None:
+def mark_heads(model: nn.Module, counter: KernelCounter) -> None:
     """Count what embeddings and heads compute as theirs."""
     for name in HEAD_MODULES:
         module = model.get_submodule(name)
