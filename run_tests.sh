@@ -1,7 +1,18 @@
 #!/usr/bin/env bash
 # ./run_tests.sh [options of pytest]: set up what is missing, then check everything that CI checks.
+# ./run_tests.sh --gpu [options of pytest]: only the tests that need a GPU, with the machine's Python (PODIUM_PYTHON) and
+# what PYTHONPATH adds; nothing is installed and nothing else is checked (docs/performance.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+
+if [ "${1:-}" = --gpu ]; then
+    shift
+    [[ "$*" == *tests/* ]] || set -- tests/implementations/pytorch/gpu "$@"
+    # pytest alone is enough: no plugin that happens to be installed there takes part.
+    export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+    exec "${PODIUM_PYTHON:-python3}" -m pytest -p no:cacheprovider -m gpu "$@"
+fi
+
 source ./setup.sh test
 unset PYTHONDONTWRITEBYTECODE # or each of the hundred processes that the tests start compiles every module again
 

@@ -59,6 +59,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=turn)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests marked `gpu` where there is none, unless they are rehearsed on the CPU."""
+    if item.get_closest_marker("gpu") is None or os.environ.get("PODIUM_GPU_TESTS") == "cpu":
+        return
+    import torch  # here, since most tests of the harness do without torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU: torch.cuda.is_available() is false")
+
+
 def pytest_collection_finish() -> None:
     """Objects made by imports are never garbage; without freezing them each collection takes half a second."""
     gc.collect()

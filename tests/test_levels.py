@@ -34,6 +34,7 @@ IMPLEMENTATION_LIBRARIES = {
     "numba",
     "llvmlite",
     "apex",
+    "cudnn",
     "nvidia",
     "triton",
     "transformers",

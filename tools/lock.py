@@ -9,7 +9,8 @@ The files hold for Python 3.11 to 3.14 on Linux, x86_64 and aarch64. Needs a net
     run.txt         what training and all commands need, except torch and the CUDA libraries
     test.txt        the same and the extra `test`
     dali.txt        the same and the extra `dali`
-    torch-cuda.txt  torch as PyPI has it, built for CUDA, with the CUDA libraries and Triton that it needs
+    torch-cuda.txt  torch as PyPI has it, built for CUDA, with the CUDA libraries and Triton that it needs, and the
+                    package through which Podium calls cuDNN
     torch-cpu.txt   torch built for CPUs, as PyTorch's own index has it
     uv.txt          uv, with which tools/install.py installs these
 """
@@ -30,6 +31,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 TORCH = "2.13.0"
+# For `attention: cudnn`; cuDNN itself comes with torch. Release 1.32 also needs nvidia-cutlass-dsl and others.
+CUDNN_FRONTEND = "nvidia-cudnn-frontend==1.22.0"
 # torch is installed without its dependencies, which are these; the CUDA build also needs what CUDA_PACKAGE matches.
 TORCH_NEEDS = ("filelock", "fsspec", "Jinja2", "networkx", "setuptools>=77.0.3", "sympy>=1.13.3", "typing-extensions")
 CUDA_PACKAGE = re.compile(r"(nvidia|cuda)-.*|triton|torch")
@@ -57,7 +60,8 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     base = [*project["dependencies"], *extras["train"]]
-    everything = [*base, *(need for needs in extras.values() for need in needs), f"torch=={TORCH}", "uv"]
+    cuda = [f"torch=={TORCH}", CUDNN_FRONTEND]
+    everything = [*base, *(need for needs in extras.values() for need in needs), *cuda, "uv"]
     with tempfile.TemporaryDirectory() as folder:
         lock = Lock(uv, Path(folder))
         known = [] if upgrade else sorted(lock.pins_of(FOLDER.glob("*.txt")))
@@ -67,7 +71,7 @@ def main() -> None:
         for extra in extras.keys() - {"train"}:
             lock.write(f"{extra}.txt", [*run, *extras[extra]], f"run.txt and the extra `{extra}`.")
         what = "torch as PyPI has it, built for CUDA, and the CUDA libraries that it needs; the others are in run.txt."
-        found = lock.write("torch-cuda.txt", [f"torch=={TORCH}"], what, leave_out=names)
+        found = lock.write("torch-cuda.txt", cuda, what, leave_out=names)
         lock.write("uv.txt", ["uv"], "uv, with which tools/install.py installs the other files.")
     unknown = sorted(name for name in found if not CUDA_PACKAGE.fullmatch(name))
     if unknown:

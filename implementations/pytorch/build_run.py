@@ -19,10 +19,10 @@ from implementations.pytorch.distributed.gradient_sync import wrap_ddp
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
-from implementations.pytorch.model.attention.dispatch import resolve_attention
+from implementations.pytorch.model.attention.selection import resolve_attention
 from implementations.pytorch.model.attention.varlen import LENGTH_STEP
 from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
-from implementations.pytorch.model.linear import Fp8Linear, Linear
+from implementations.pytorch.model.decoder import vocabulary_multiple
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.phase_clock import PhaseClock
@@ -52,17 +52,24 @@ def load_checkpoint(model: BertForPreTraining, path: Path) -> None:
 
 
 # Attention backends whose kernel launches depend on the shape of a batch only, not on the lengths in it: a CUDA graph
-# replays the recorded launches with the recorded arguments.
-GRAPH_ATTENTION = ("flash",)
+# replays the recorded launches with the recorded arguments. Flash attention's grid follows from the maximum length and
+# the number of sequences. cuDNN's plan follows from these and the strides; it reads the lengths, the offsets and the
+# dropout seed on the device, all of which are computed there in the graph. Its plans are kept for the life of the
+# process, since graphs refer to their kernels, and are built in the warm-up, before a capture.
+GRAPH_ATTENTION = ("cudnn", "flash")
 
 
-def model_options(config: RunConfig, precision: str, device: torch.device) -> ModelOptions:
-    """Return the model's options: attention backend, kernels, linear layer.
+def model_options(
+    config: RunConfig, precision: str, device: torch.device, processes: Processes | None = None
+) -> ModelOptions:
+    """Return the model's options: attention backend, kernels, linear layer. A collective operation with `processes`.
 
     Raises UsageError for a backend that the device does not support.
     """
     kernels = resolve_kernels(config.kernels, device)
-    attention = resolve_attention(config.attention, device, COMPUTE_TYPES[precision])
+    if precision == "fp8" and kernels != "triton":
+        raise UsageError(f"kernels: found {config.kernels} with precision fp8, which needs auto or triton")
+    attention = resolve_attention(config.attention, device, COMPUTE_TYPES[precision], processes)
     if config.capacity_overflow is not None and attention == "nested":
         raise UsageError(
             "capacity_overflow is set, but attention auto is nested on this GPU, which has no flash attention; "
@@ -73,7 +80,10 @@ def model_options(config: RunConfig, precision: str, device: torch.device) -> Mo
         kernels=load_kernels(kernels),
         use_torch_compile=kernels == "compiled",
         last_layer=config.last_layer,
-        linear=Fp8Linear if precision == "fp8" else Linear,
+        fused_layers=kernels == "triton",
+        fp8=precision == "fp8",
+        loss_scale=config.loss_scaling.initial if "fp16" in (precision, config.wire) else 1.0,
+        vocabulary_multiple=vocabulary_multiple(device),
     )
 
 
@@ -89,7 +99,7 @@ def build_stepper(config: RunConfig, processes: Processes, vocabulary_size: int,
         size or config.model_size,
         vocabulary_size,
         dropout_probability=config.dropout,
-        model_options=model_options(config, precision, processes.device),
+        model_options=model_options(config, precision, processes.device, processes),
     )
     if config.initial_checkpoint is not None:
         load_checkpoint(model, config.initial_checkpoint)
@@ -98,7 +108,8 @@ def build_stepper(config: RunConfig, processes: Processes, vocabulary_size: int,
     dropout_seed = np.random.SeedSequence([config.seed, processes.rank]).generate_state(1, np.uint32)
     torch.manual_seed(int(dropout_seed[0]))
     ddp, sync = wrap_ddp(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
-    optimizer = build_optimizer(model, config.optimizer)
+    fused = resolve_kernels(config.kernels, processes.device) == "triton"
+    optimizer = build_optimizer(model, config.optimizer, fused)
     rates = rate_table(config.optimizer, config.steps, processes.device)
     return Stepper(config, processes, ddp, sync, optimizer, rates, precision)
 
@@ -194,19 +205,16 @@ def warm_up(
     """
     saved, processes = _snapshot(stepper), stepper.processes
     first_steps = [first for first in order.first_steps() if first < stepper.config.steps]
-    of_phases = [first + number for first in first_steps for number in range(steps)]
-    numbers = list(graph_shapes.examples.values()) if graph_shapes else of_phases
+    of_phases = [(first + number, processes.rank) for first in first_steps for number in range(steps)]
+    # Every rank captures the same shapes in the same order, those of all ranks: a step and its capture are collectives,
+    # and a rank with one more would wait for the others until the timeout.
+    chosen = list(graph_shapes.examples.values()) if graph_shapes else of_phases
     masked_slots = graph_shapes.masked_slots if graph_shapes else None
-    examples = [synthetic_step(order, number, processes.rank, vocabulary_size, masked_slots) for number in numbers]
-    count = len(examples)
-    if graph_shapes:
-        # Each step is a collective. Ranks have different numbers of shapes, so all take the largest number of steps:
-        # a step more on one rank would wait for the others until the timeout.
-        count = max(GRAPH_WARM_UP_STEPS, processes.all_reduce_max(count))
-    for number in range(count):
+    examples = [synthetic_step(order, number, rank, vocabulary_size, masked_slots) for number, rank in chosen]
+    for number in range(max(GRAPH_WARM_UP_STEPS, len(examples)) if graph_shapes else len(examples)):
         stepper.take(examples[number % len(examples)], PhaseClock())
     # Evaluation batches have the full sequence length, so the largest example stands for them.
-    longest = max(examples, key=lambda example: example.global_batch.slots)
+    longest = max(examples, key=lambda example: sum(batch.slots for batch in example.micro_batches))
     evaluate(stepper.model.module, list(longest.micro_batches), processes, stepper.precision)
     if graph_shapes:
         graphs = stepper.use_graphs()
@@ -218,7 +226,10 @@ def warm_up(
 
 
 def _snapshot(stepper: Stepper) -> dict[str, Any]:
-    """Copy everything that a step changes, random states included."""
+    """Copy everything that a step changes, random states included, except fp8 scales.
+
+    The scales that the warm-up has found on synthetic samples are right for the first step, better than any guess.
+    """
     return {
         "model": copy.deepcopy(stepper.model.state_dict()),
         "optimizer": copy.deepcopy(stepper.optimizer.state_dict()["state"]),

@@ -108,7 +108,7 @@ RNG_STATE, DEVICE_RNG_STATE = "random.cpu", "random.device"
 
 
 class RunState:
-    """The tensors that define a run's state, by name: model, optimizer, loss scaler, step count, random states.
+    """The tensors that define a run's state, by name: model, optimizer, loss scaler, fp8 scales, steps, random states.
 
     A collective: all ranks construct it together.
     """
@@ -118,8 +118,10 @@ class RunState:
         self._stepper, self._processes = stepper, processes
         model = stepper.model.module
         self._names = {parameter: name for name, parameter in model.named_parameters()}
-        named = [*model.named_parameters(), *model.named_buffers()]
-        self._model = {f"model.{name}": tensor.detach() for name, tensor in named}
+        self._model = {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
+        # Each rank has its own scales: they follow from the magnitudes in its samples.
+        scales = model.scaling.tensors() if model.scaling is not None else {}
+        self._scales = {f"fp8.{name}": tensor for name, tensor in scales.items()}
         states = stepper.optimizer.state
         # With a sharded optimizer each rank has the state of some parameters only, and only it knows which. The minimum
         # over ranks gives all ranks the same owner of each parameter, without gathering the states.
@@ -139,6 +141,7 @@ class RunState:
         for number, group in enumerate(stepper.optimizer.param_groups):
             if "step" in group:
                 tensors[f"group.{number}.step"] = torch.as_tensor(group["step"])
+        tensors |= self._scales
         tensors[RNG_STATE] = torch.get_rng_state()
         if self._processes.device.type == "cuda":
             tensors[DEVICE_RNG_STATE] = torch.cuda.get_rng_state()
@@ -173,6 +176,8 @@ class RunState:
                 own.copy_to(f"group.{number}.step", step)
             elif step is not None:
                 group["step"] = int(own.get(f"group.{number}.step"))
+        for name, tensor in self._scales.items():
+            own.copy_to(name, tensor)
         # Last: nothing after this may draw random numbers, or the resumed run would differ in its dropout masks.
         torch.set_rng_state(own.get(RNG_STATE))
         if self._processes.device.type == "cuda":

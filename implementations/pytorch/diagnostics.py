@@ -26,7 +26,7 @@ from implementations.pytorch.bench.variants import PodiumRunner, mixed_lengths
 from implementations.pytorch.build_run import uses_graphs
 from implementations.pytorch.distributed.process_group import Processes, single_process
 from implementations.pytorch.kernels.choose import resolve_kernels
-from implementations.pytorch.model.attention.dispatch import resolve_attention
+from implementations.pytorch.model.attention.selection import resolve_attention
 from implementations.pytorch.precision import COMPUTE_TYPES, matmul_peak, measure_seconds, resolve_precision
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError

@@ -23,6 +23,7 @@ from implementations.pytorch.distributed.process_group import keep_freed_memory,
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels
 from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
+from implementations.pytorch.model.decoder import vocabulary_multiple
 from implementations.pytorch.precision import resolve_precision
 from podium.core.errors import PodiumError, UsageError
 from podium.core.processes import end_with_parent
@@ -69,7 +70,8 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
     if samples < 1:
         raise UsageError(f"--samples: found {samples}, allowed is 1 or more")
     store.require_samples(samples, "--samples")
-    options = ModelOptions(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
+    kernels = load_kernels("numba" if device.type == "cpu" else "eager")
+    options = ModelOptions(kernels=kernels, vocabulary_multiple=vocabulary_multiple(device))
     with torch.device("meta"):  # no initialisation: all weights are loaded below
         model = BertForPreTraining(size, len(vocabulary.tokens), dropout_probability=0.0, model_options=options)
     model.to_empty(device=device)

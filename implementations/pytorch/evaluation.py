@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -21,10 +22,12 @@ from torch import Tensor
 
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.distributed.process_group import Processes, cpu_group
+from implementations.pytorch.graphs import StepGraphs
 from implementations.pytorch.kernels.cpu.common import use_torch_num_threads
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import correct_predictions, loss_sums
 from implementations.pytorch.precision import autocast
+from implementations.pytorch.streams import new_stream
 from podium.core.errors import WorkError
 
 
@@ -39,21 +42,28 @@ class Accuracy:
 
 
 def evaluate(
-    model: BertForPreTraining, batches: Iterable[RaggedBatch], processes: Processes, precision: str
+    model: BertForPreTraining,
+    batches: Iterable[RaggedBatch],
+    processes: Processes,
+    precision: str,
+    graphs: StepGraphs | None = None,
 ) -> Accuracy:
     """Evaluate this rank's batches, and return the accuracy over all ranks, on every rank. A collective.
 
-    Leaves the model in training mode.
+    Leaves the model in training mode. `graphs` of this model, from `capture_evaluation`, are replayed if given.
     """
     model.eval()
-    sums = evaluation_sums(model, batches, processes.device, precision)
+    sums = evaluation_sums(model, batches, processes.device, precision, graphs)
     model.train()
     return accuracy_of(processes.all_reduce_sum(sums.tolist()))
 
 
-@torch.no_grad()
 def evaluation_sums(
-    model: BertForPreTraining, batches: Iterable[RaggedBatch], device: torch.device, precision: str
+    model: BertForPreTraining,
+    batches: Iterable[RaggedBatch],
+    device: torch.device,
+    precision: str,
+    graphs: StepGraphs | None = None,
 ) -> Tensor:
     """Evaluate batches with a model in evaluation mode. Returns float64 [5] on the device, to be summed over ranks.
 
@@ -63,14 +73,48 @@ def evaluation_sums(
     # that batches are queued without waiting for results.
     sums = torch.zeros(5, dtype=torch.float64, device=device)
     for batch in batches:
-        batch = batch.to(device)
-        with autocast(precision, device):
-            scores = model(batch)
-        masked_lm_right, next_sentence_right = correct_predictions(scores, batch)
-        loss = loss_sums(scores, batch, model.model_options.kernels).masked_lm
-        counts = torch.tensor([batch.masked, batch.sequences], dtype=torch.float64).to(device)
-        sums += torch.stack([masked_lm_right, next_sentence_right, loss, *counts]).double()
+        counts = torch.tensor([batch.masked, batch.sequences], dtype=torch.float64)
+        counts = counts.pin_memory() if device.type == "cuda" else counts
+        if graphs is not None:
+            (of_batch,) = graphs.replay(batch, counts)
+        else:
+            (of_batch,) = _batch_sums(model, precision, batch.to(device), counts.to(device, non_blocking=True))
+        sums += of_batch
     return sums
+
+
+@torch.no_grad()
+def _batch_sums(model: BertForPreTraining, precision: str, batch: RaggedBatch, counts_2: Tensor) -> list[Tensor]:
+    """Return the sums of `evaluation_sums` for a batch; its masked tokens and sequences are given as float64 [2].
+
+    On the device they are inputs of a CUDA graph, which a number of the host would be fixed in.
+    """
+    with autocast(precision, counts_2.device):
+        scores = model(batch)
+    loss = loss_sums(scores, batch, model.model_options.kernels).masked_lm
+    return [torch.stack([*correct_predictions(scores, batch), loss, *counts_2]).double()]
+
+
+def capture_evaluation(
+    model: BertForPreTraining,
+    examples: Sequence[RaggedBatch],
+    device: torch.device,
+    precision: str,
+    shared: StepGraphs | None = None,
+) -> StepGraphs:
+    """Capture the evaluation of a batch as CUDA graphs, for the shapes of `examples`, which are evaluated once before.
+
+    The graphs read the model's weights as they are when replayed. With `shared`, which must not run at the same time,
+    they use the same memory pool. Leaves the model in the mode in which it was.
+    """
+    training = model.training
+    model.eval()
+    evaluation_sums(model, examples, device, precision)
+    graphs = StepGraphs(partial(_batch_sums, model, precision), device, shared)
+    for example in examples:
+        graphs.capture(example, torch.zeros(2, dtype=torch.float64))
+    model.train(training)
+    return graphs
 
 
 def accuracy_of(sums: Sequence[float]) -> Accuracy:
@@ -90,20 +134,30 @@ class OverlappedEvaluation:
     """
 
     def __init__(
-        self, model: BertForPreTraining, processes: Processes, precision: str, examples: Iterable[RaggedBatch] = ()
+        self,
+        model: BertForPreTraining,
+        processes: Processes,
+        precision: str,
+        examples: Sequence[RaggedBatch] = (),
+        use_graphs: bool = False,
     ) -> None:
-        """Evaluate `examples` once with the copy, so that no kernels are compiled after run_start."""
+        """Evaluate `examples` once with the copy, so that no kernels are compiled after run_start.
+
+        With `use_graphs` evaluations replay CUDA graphs, of which the examples have all shapes.
+        """
         self._model, self._processes, self._precision = model, processes, precision
         self._copy = copy.deepcopy(model).requires_grad_(False).eval()
         # A separate gloo group: its all-reduces are not ordered with those of gradients, and do not use the GPU.
         self._group = cpu_group()
-        on_gpu = processes.device.type == "cuda"
-        self._stream = torch.cuda.Stream(processes.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._stream = new_stream(processes.device) if processes.device.type == "cuda" else None
         self._thread: threading.Thread | None = None
         self._result: list[float] | BaseException | None = None
         self._exchange: tuple[Tensor, dist.Work] | None = None
         self.seconds = 0.0  # spent on evaluations by this rank's thread
-        evaluation_sums(self._copy, examples, processes.device, precision)
+        # Not in the memory pool of training: they run at the same time as the graphs of training.
+        self._graphs = capture_evaluation(self._copy, examples, processes.device, precision) if use_graphs else None
+        if self._graphs is None:
+            evaluation_sums(self._copy, examples, processes.device, precision)
 
     @property
     def running(self) -> bool:
@@ -180,7 +234,7 @@ class OverlappedEvaluation:
             if self._stream is None:
                 use_torch_num_threads()
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-                sums = evaluation_sums(self._copy, batches, self._processes.device, self._precision)
+                sums = evaluation_sums(self._copy, batches, self._processes.device, self._precision, self._graphs)
                 result: list[float] = sums.tolist()  # waits for the stream
             self.seconds += perf_counter() - began
             self._result = result  # last: a result means that all attributes of the evaluation are final

@@ -4,20 +4,15 @@
   scale, and counts neither as a step nor as samples. The host learns it one step late, like all metrics. Source:
   Micikevicius et al., arXiv 1710.03740, with torch.amp.GradScaler, which does not synchronise with the host if the
   optimizer supports that.
-- CUDA graphs: a whole training step as one graph for each shape of its batch, one launch in place of thousands.
-  Source: the whole-network capture of PyTorch's CUDA graph documentation. A graph reads static tensors that each
-  step's batch is copied into, and writes tensors that the next replay overwrites, so results are copied out. All
-  graphs share one memory pool, which is safe because no two of them ever run at the same time.
+- CUDA graphs: a whole training step as one graph for each shape of its batch (graphs.py).
 - Errors for losses and gradients that are not finite, with the samples of the batch.
 """
 
 import json
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,67 +25,16 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.distributed.gradient_sync import GradientSync
 from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.graphs import StepGraphs
 from implementations.pytorch.model.loss import MASKED_LM_EPS, loss_sums
 from implementations.pytorch.optim.build import set_rate
+from implementations.pytorch.optim.fused import FusedOptimizer
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast
 from podium.config.schema import LossScaling, RunConfig
 from podium.core.errors import WorkError
 from podium.core.files import write_atomically
 from podium.planning.batch_plan import GlobalBatch
-
-StepBody = Callable[[RaggedBatch, Tensor], list[Tensor]]  # batch, loss weights [2] → 0-d tensors on the device
-
-
-@dataclass(frozen=True)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-
-
-class StepGraphs:
-    """CUDA graphs of the training step, one for each batch shape."""
-
-    def __init__(self, body: StepBody, device: torch.device) -> None:
-        self._body, self._device = body, device
-        self._captured: dict[tuple[int, ...], _Captured] = {}
-        self._pool: Any = None
-        # Captured on the stream of training: DDP remembers the stream that it was constructed on. It is not the default
-        # stream, which cannot be captured (process_group.py).
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-
-    def __len__(self) -> int:
-        return len(self._captured)
-
-    def capture(self, batch: RaggedBatch, weights: Tensor) -> None:
-        """Capture the step for batches of this shape, unless it is captured already. Computes nothing.
-
-        The step must have run eagerly before, so that gradients, optimizer state and compiled kernels exist.
-        """
-        if batch.shape in self._captured:
-            return
-        static, weights = batch.map_tensors(lambda t: t.to(self._device).clone()), weights.to(self._device).clone()
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads (data loader, watchdog, NCCL's) may call CUDA during the capture; in the default
-        # mode, global, a forbidden call of any thread would invalidate it.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            outputs = self._body(static, weights)
-        self._pool = graph.pool()
-        self._captured[batch.shape] = _Captured(graph, [*static.tensors(), weights], outputs)
-
-    def replay(self, batch: RaggedBatch, weights: Tensor) -> list[Tensor]:
-        """Replay the step on a batch of a captured shape, on the host or the device. Returns copies of its outputs.
-
-        Raises KeyError for a shape that was not captured.
-        """
-        captured = self._captured[batch.shape]
-        # All on one stream: inputs are overwritten after the previous replay has read them. Host tensors must be pinned
-        # for the copy to be asynchronous.
-        torch._foreach_copy_(captured.inputs, [*batch.tensors(), weights], non_blocking=True)
-        captured.graph.replay()
-        # The next replay of any graph overwrites the shared pool, and metrics are read one step late.
-        return [output.clone() for output in captured.outputs]
 
 
 class LossScaler(torch.amp.GradScaler):
@@ -106,6 +50,14 @@ class LossScaler(torch.amp.GradScaler):
     def factor(self) -> Tensor | None:
         """Scale of the gradients (0-d, on the device), or None if disabled. A loss must have been scaled before."""
         return self._get_scale_async() if self._enabled else None
+
+    def _unscale_grads_(
+        self, optimizer: Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        """Check and unscale all gradients. A fused optimizer checks them here and unscales them in its update."""
+        if isinstance(optimizer, FusedOptimizer):
+            return {inv_scale.device: optimizer.measure_gradients(inv_scale)}
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
 
     def take_step(self, optimizer: Optimizer) -> Tensor:
         """Take the optimizer's step unless a gradient is not finite. Returns 1 if it was taken, else 0 (0-d, float32).
@@ -210,10 +162,16 @@ class Stepper:
         rate = self.rates[self.steps_taken.clamp(max=len(self.rates) - 1).view(1)].view(())
         set_rate(self.optimizer, rate)
         # Zeroed in place: DDP's buckets (gradient_as_bucket_view) and captured graphs hold the gradients' addresses.
-        self.optimizer.zero_grad(set_to_none=False)
-        kernels = self.model.module.model_options.kernels
+        # The step of a fused optimizer has done it.
+        if not isinstance(self.optimizer, FusedOptimizer):
+            self.optimizer.zero_grad(set_to_none=False)
+        model = self.model.module
+        if model.scaling is not None:
+            model.scaling.update()
+        kernels = model.model_options.kernels
         sums: list[Tensor] = []
         for number, batch in enumerate(batches):
+            model.gradients.accumulate = number > 0
             last = number == len(batches) - 1
             # Gradients of all but the last micro-batch accumulate locally, so that they are sent once a step.
             with nullcontext() if last else self.model.no_sync():
@@ -247,6 +205,8 @@ class Stepper:
         if self.config.clipping is None:
             return self._no_norm
         if self.config.clipping.when == "after":
+            if isinstance(self.optimizer, FusedOptimizer):
+                return self.optimizer.clip_gradients(self.config.clipping.max_norm)
             return clip_grad_norm_(self.model.parameters(), self.config.clipping.max_norm, foreach=True)
         return self.sync.local_norm()
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,14 +18,15 @@ from implementations.pytorch.checkpointing import (
     verify_tensors,
 )
 from implementations.pytorch.data.batch import RaggedBatch
-from implementations.pytorch.data.evaluation import evaluation_batches
+from implementations.pytorch.data.evaluation import EvaluationPlan
 from implementations.pytorch.data.loader import LOADERS, ExchangePrefetcher, Loader
 from implementations.pytorch.data.open_stores import open_stores
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.distributed.watchdog import StopRequest, Watchdog, connect_status_store
-from implementations.pytorch.evaluation import Accuracy, OverlappedEvaluation, evaluate
+from implementations.pytorch.evaluation import Accuracy, OverlappedEvaluation, capture_evaluation, evaluate
+from implementations.pytorch.graphs import StepGraphs
 from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.optim.build import describe_optimizer
 from implementations.pytorch.phase_clock import PHASES, PhaseClock
@@ -99,6 +100,7 @@ class Trainer:
         self.position = Position(config.evaluation_interval)
         self.accuracy: Accuracy | None = None
         self.overlapped: OverlappedEvaluation | None = None
+        self.evaluation_graphs: StepGraphs | None = None
         self.evaluations, self.steps_thrown_away = 0, 0
         self.saver: Saver | None = None
         self.digests: dict[str, str] | None = None  # of the stores, if the run's folder lists them
@@ -138,8 +140,7 @@ class Trainer:
         self.last_step = config.steps
         self._find_shapes()
         self._warm_up()
-        if config.evaluation.overlap == "training":
-            self._prepare_overlap(self.vocabulary_size)
+        self._prepare_evaluation(self.vocabulary_size)
         if config.checkpoint or self.checkpoint:
             self.state = RunState(self.stepper, processes)
         # After the warm-up, which creates the optimizer's state. In place, since graphs hold the tensors' addresses.
@@ -170,18 +171,42 @@ class Trainer:
     def _build_model(self) -> None:
         self.stepper = build_stepper(self.config, self.processes, self.vocabulary_size)
 
+    def _uses_graphs(self) -> bool:
+        return uses_graphs(self.config, self.processes.device)
+
     def _find_shapes(self) -> None:
-        """Find all batch shapes of this rank's steps, if CUDA graphs are used; else None."""
-        graphs = uses_graphs(self.config, self.processes.device)
-        self.shapes = run_shapes(self.order, self.processes.rank, self.last_step) if graphs else None
+        """Plan the evaluation, and find all batch shapes of all ranks' steps if CUDA graphs are used; else None."""
+        graphs = self._uses_graphs()
+        self.shapes = run_shapes(self.order, self.last_step) if graphs else None
+        self.evaluation_plan = EvaluationPlan(
+            self.evaluation_store,
+            self.order.spec,
+            samples=self.config.evaluation_samples,
+            local_batch_size=self.config.evaluation.local_batch_size,
+            slot_width=self.evaluation_store.max_sequence_length if self.order.pads else None,
+            for_graphs=graphs,
+        )
 
     def _warm_up(self) -> None:
         warm_up(self.stepper, self.order, self.vocabulary_size, graph_shapes=self.shapes)
 
-    def _prepare_overlap(self, vocabulary_size: int) -> None:
-        """Build the asynchronous evaluation, and warm it up on a synthetic batch."""
-        examples = synthetic_step(self.order, 0, self.processes.rank, vocabulary_size).micro_batches
-        self.overlapped = OverlappedEvaluation(self.stepper.model.module, self.processes, self.precision, examples)
+    def _prepare_evaluation(self, vocabulary_size: int) -> None:
+        """Build the asynchronous evaluation, and capture evaluations where training replays CUDA graphs.
+
+        On synthetic batches, and after the warm-up: an evaluation changes nothing that a step uses.
+        """
+        model, processes, precision = self.stepper.model.module, self.processes, self.precision
+        training = self.stepper.graphs
+        if self.config.evaluation.overlap == "training":
+            examples: Sequence[RaggedBatch] = (
+                synthetic_step(self.order, 0, processes.rank, vocabulary_size).micro_batches
+                if training is None
+                else self.evaluation_plan.examples(vocabulary_size)
+            )
+            self.overlapped = OverlappedEvaluation(model, processes, precision, examples, training is not None)
+        elif training is not None:
+            examples = self.evaluation_plan.examples(vocabulary_size)
+            self.evaluation_graphs = capture_evaluation(model, examples, processes.device, precision, training)
 
     def _measure_peak(self) -> float:
         """Measure the peak FLOP/s of this rank's device in matrix products."""
@@ -201,15 +226,9 @@ class Trainer:
 
     def _read_evaluation_batches(self, reader: Callable[[SampleStore], BulkReader] = BulkReader) -> list[RaggedBatch]:
         """Read this rank's evaluation samples and collate them into batches."""
-        return evaluation_batches(
-            self.evaluation_store,
-            self.processes.rank,
-            self.order.spec,
-            samples=self.config.evaluation_samples,
-            local_batch_size=self.config.evaluation.local_batch_size,
-            slot_width=self.evaluation_store.max_sequence_length if self.order.pads else None,
-            reader=reader,
-        )
+        batches = self.evaluation_plan.read(self.processes.rank, reader)
+        on_gpu = self.processes.device.type == "cuda"
+        return [batch.pin_memory() for batch in batches] if on_gpu else batches
 
     # Between run_start and run_stop
 
@@ -326,7 +345,8 @@ class Trainer:
         # Each batch counts as progress for the watchdog.
         batches = self.watch.track_progress(self.evaluation_batches)
         if self.overlapped is None:
-            return self._record_accuracy(evaluate(self.stepper.model.module, batches, self.processes, self.precision))
+            model, graphs = self.stepper.model.module, self.evaluation_graphs
+            return self._record_accuracy(evaluate(model, batches, self.processes, self.precision, graphs))
         self.overlapped.begin(self.evaluation_batches)
         self.phases.lap("evaluation")
         return last and self._record_accuracy(self.overlapped.finish())
@@ -410,6 +430,7 @@ class Trainer:
             "share_of_peak": totals.useful_flops / seconds / self.peak,
             "model_flops_utilization": totals.model_flops / seconds / self.peak,
             "precision": self.precision,
+            "attention": self.stepper.model.module.model_options.attention,
             "padding_share": 1 - totals.tokens / totals.slots,
             "max_over_mean_tokens": totals.max_over_mean_tokens / totals.steps,
             "moved_sequences": totals.moved,

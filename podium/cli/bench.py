@@ -157,7 +157,8 @@ def write_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
     path = own_costs_path(config.system)
     about = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks", "torch")
     conditions: dict[str, object] = {"system": config.system, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
-    conditions |= {"recipe": config.recipe, "attention": config.attention, "kernels": config.kernels}
+    # The backend in use: `auto` depends on the GPU and on a check there.
+    conditions |= {"recipe": config.recipe, "attention": measured["attention"], "kernels": config.kernels}
     save_costs(StepCosts(**measured["step_costs"]), path, conditions | {key: measured[key] for key in about})
     return path
 

@@ -565,8 +565,9 @@ class RunConfig(Settings):
         description="Phases of sequence length, one after the other, such as "
         "`[{max_sequence_length: 128, share: 0.9}, {max_sequence_length: 512}]`; none: a single phase",
     )
-    attention: Literal["auto", "padded", "grouped", "flash", "nested"] = Field(
-        description="Attention backend; `auto` is flash on a GPU that has it, else nested; on a CPU grouped"
+    attention: Literal["auto", "padded", "grouped", "cudnn", "flash", "nested"] = Field(
+        description="Attention backend; `auto` is chosen by GPU and after a check at the start of the run: cudnn on "
+        "Hopper, flash on Ampere, Ada and Blackwell, else nested; on a CPU grouped"
     )
     attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = Field(
         default=None,
@@ -575,8 +576,9 @@ class RunConfig(Settings):
     )
     kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = Field(
         default="auto",
-        description="Implementation of element-wise operations: `numba` (CPU), `compiled` (torch.compile), `triton` "
-        "(GPU), `eager` (plain PyTorch); `auto` is numba on a CPU and compiled on a GPU",
+        description="Implementation of what lies between matrix products: `numba` (CPU), `triton` (GPU; required for "
+        "`precision: fp8`), `compiled` (torch.compile), `eager` (plain PyTorch); `auto` is numba on a CPU and triton "
+        "on a GPU",
     )
     last_layer: Literal["needed", "all"] = Field(
         default="needed",
@@ -585,8 +587,8 @@ class RunConfig(Settings):
     )
     cuda_graph: Literal["auto", "step", "none"] = Field(
         default="auto",
-        description="`step`: the whole step is replayed as a CUDA graph, one per shape of the run, all captured before "
-        "the run's clock starts; `auto`: on a GPU where that is possible",
+        description="`step`: the whole step is replayed as a CUDA graph, one per shape of the run, and so is the "
+        "evaluation of a batch, all captured before the run's clock starts; `auto`: on a GPU where that is possible",
     )
     shape_step: int | None = Field(
         default=None,
@@ -856,7 +858,7 @@ class RunConfig(Settings):
                 "checkpoint is set, and evaluation.overlap is training: the state of a running evaluation cannot be "
                 "saved in a checkpoint; leave one of them out"
             )
-        if self.attention in ("auto", "flash", "nested") and self.balancing == "padded":
+        if self.attention in ("auto", "cudnn", "flash", "nested") and self.balancing == "padded":
             raise ValueError(
                 f"attention is {self.attention}, which does not support padding, but balancing is padded; "
                 "allowed with it are padded, grouped"
@@ -869,7 +871,7 @@ class RunConfig(Settings):
     def _check_capacity(self) -> Self:
         if self.capacity_overflow is None:
             return self
-        for key, allowed in (("attention", ("auto", "flash", "grouped")), ("loss", ("global",))):
+        for key, allowed in (("attention", ("auto", "cudnn", "flash", "grouped")), ("loss", ("global",))):
             if getattr(self, key) not in allowed:
                 raise ValueError(
                     f"capacity_overflow is set, but {key} is {getattr(self, key)}; allowed with it is "

@@ -355,29 +355,37 @@ def round_up(number: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class RunShapes:
-    """Shapes of a rank's micro-batches, by token slots."""
+    """Shapes of all ranks' micro-batches by token slots, the largest first; the same on every rank."""
 
     masked_slots: Mapping[int, int]  # token slots → maximum masked positions of the batches with that shape
-    # Token slots → the step with the fewest tokens in a batch of that shape. An attention launch recorded with that
-    # batch has enough work space for all others.
-    examples: Mapping[int, int]
+    # Token slots → the step and the rank with the fewest tokens in a batch of that shape. An attention launch recorded
+    # with that batch has enough work space for all others.
+    examples: Mapping[int, tuple[int, int]]
 
 
-def run_shapes(order: TrainingOrder, rank: int, steps: int) -> RunShapes:
-    """Collect the shapes of a rank's micro-batches in the first `steps` steps.
+def run_shapes(order: TrainingOrder, steps: int) -> RunShapes:
+    """Collect the shapes of all ranks' micro-batches in the first `steps` steps, without communication.
 
-    Masked positions are rounded up to an eighth of the order's shape step.
+    Of all ranks, since capturing a CUDA graph of a step is collective: NCCL registers the buffers of an all-reduce when
+    it is captured. Masked positions are rounded up to an eighth of the order's shape step.
     """
     masked_slots: dict[int, int] = {}
-    fewest: dict[int, tuple[int, int]] = {}
+    fewest: dict[int, tuple[int, int, int]] = {}  # tokens, step, rank
     rounding = max(1, order.shape_step // 8)
     for step in range(steps):
         batch = order.global_batch(step)
-        for slots, part in zip(batch.micro_batch_slots[rank].tolist(), batch.micro_batches(rank), strict=True):
-            found = (int(batch.lengths[part].sum()), step)
-            fewest[slots] = min(found, fewest.get(slots, found))
-            needed = round_up(int(batch.masked_counts[part].sum()), rounding)
-            masked_slots[slots] = max(needed, masked_slots.get(slots, 0))
+        slots = batch.micro_batch_slots.ravel()  # of each micro-batch, as the following two
+        tokens, masked = (np.diff(offsets_of(counts)[batch.starts]) for counts in (batch.lengths, batch.masked_counts))
+        for found in np.unique(slots).tolist():
+            of_shape = np.flatnonzero(slots == found)
+            least = int(of_shape[tokens[of_shape].argmin()])
+            candidate = (int(tokens[least]), step, least // batch.micro_batch_slots.shape[1])
+            fewest[found] = min(candidate, fewest.get(found, candidate))
+            needed = round_up(int(masked[of_shape].max()), rounding)
+            masked_slots[found] = max(needed, masked_slots.get(found, 0))
     if order.capacity is not None:
         masked_slots = {order.capacity.tokens: order.capacity.masked}
-    return RunShapes(masked_slots, {slots: step for slots, (_, step) in fewest.items()})
+    largest_first = sorted(masked_slots, reverse=True)
+    return RunShapes(
+        {slots: masked_slots[slots] for slots in largest_first}, {slots: fewest[slots][1:] for slots in largest_first}
+    )

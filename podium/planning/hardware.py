@@ -4,14 +4,62 @@ An accelerator without a compute capability in the table of accelerators passes:
 when a run starts.
 """
 
+from dataclasses import dataclass
+
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.accelerators import find_accelerator
 
-# Lowest compute capabilities with bf16 and fp8 matrix products, and for PyTorch's flash attention.
+# Lowest compute capabilities with bf16 and fp8 matrix products, and for variable-length attention of PyTorch and cuDNN.
 BF16_CAPABILITY = (8, 0)
 FP8_CAPABILITY = (8, 9)
 FLASH_CAPABILITY = (8, 0)
+VARLEN_ATTENTION = ("cudnn", "flash")  # backends that need FLASH_CAPABILITY, and bf16 or fp16
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """Attention backends that `auto` tries on GPUs from one compute capability up to the next row's."""
+
+    capability: tuple[int, int]
+    backends: tuple[str, ...]  # the first that passes the check on the device is used
+    evidence: str
+
+
+# FlashAttention-3 and PyTorch's varlen_attn are in no row: they have no dropout, which BERT needs.
+ATTENTION_CHOICES = (
+    AttentionChoice((0, 0), ("nested",), "PyTorch's flash attention needs 8.0"),
+    AttentionChoice(
+        FLASH_CAPABILITY,
+        ("flash", "nested"),
+        "Ampere and Ada: PyTorch's flash attention 2 was written for Ampere; not measured by us",
+    ),
+    AttentionChoice(
+        (9, 0),
+        ("cudnn", "flash", "nested"),
+        "Hopper: cuDNN is reported 1.7 to 2.3 times as fast as flash attention 2 on training shapes, and dropout to "
+        "cost it 1.26 times on packed variable length, 1.03 times on rectangles; not measured by us",
+    ),
+    AttentionChoice(
+        (10, 0),
+        ("flash", "nested"),
+        "Blackwell: no report for variable length with dropout, and cuDNN's dropout has had defects there (PyTorch "
+        "passes other seed types to it on 10.0); not measured by us",
+    ),
+)
+
+
+def attention_candidates(capability: tuple[int, int] | None, half: bool) -> tuple[str, ...]:
+    """Return the backends that `attention: auto` tries in order on a GPU.
+
+    `half` is whether activations are bf16 or fp16. A capability of None is an unknown GPU, and is taken for a recent
+    one that the table lacks.
+    """
+    if not half:
+        return ("nested",)
+    if capability is None:
+        return ("flash", "nested")
+    return [row for row in ATTENTION_CHOICES if row.capability <= capability][-1].backends
 
 
 def require_hardware(config: RunConfig) -> None:
@@ -42,6 +90,8 @@ def require_hardware(config: RunConfig) -> None:
             f"only GPUs of compute capability {_format_capability(FP8_CAPABILITY)} or more support fp8",
             allowed,
         )
+    if config.precision == "fp8" and config.kernels not in ("auto", "triton"):
+        raise refused("kernels", "with precision fp8 only Triton's kernels cast to fp8", "auto, triton")
     if config.precision == "bf16" and not on_cpu and lacks(BF16_CAPABILITY):
         raise refused(
             "precision",
@@ -53,7 +103,7 @@ def require_hardware(config: RunConfig) -> None:
         raise refused(
             "kernels", f"these kernels run on a {'GPU' if on_cpu else 'CPU'}", f"auto, eager, compiled, {own}"
         )
-    if config.attention == "flash" and (lacks(FLASH_CAPABILITY) or config.precision == "fp32"):
+    if config.attention in VARLEN_ATTENTION and (lacks(FLASH_CAPABILITY) or config.precision == "fp32"):
         needed = f"it needs bf16 or fp16 on a GPU of compute capability {_format_capability(FLASH_CAPABILITY)} or more"
         found = f"{needed}, and precision is {config.precision}" if config.precision == "fp32" else needed
         raise refused("attention", found, "auto, padded, grouped, nested")
@@ -62,24 +112,19 @@ def require_hardware(config: RunConfig) -> None:
     is_nested = config.attention == "auto" and expected_attention(config) == "nested"
     without = "attention auto is nested where there is no flash attention"
     if config.cuda_graph == "step" and is_nested:
-        raise refused("cuda_graph", f"{without}, and graphs need flash", "auto and none")
+        raise refused("cuda_graph", f"{without}, and graphs need it", "auto and none")
     if config.capacity_overflow is not None and is_nested:
         raise refused("capacity_overflow", without, "none, or any with attention grouped")
 
 
 def expected_attention(config: RunConfig) -> str:
-    """Attention that `auto` resolves to on the described hardware; for an unknown accelerator that of a recent GPU.
-
-    Must agree with the implementation, which resolves it on the device.
-    """
+    """Attention that `auto` resolves to on the described hardware, if the check on the device passes."""
     if config.attention != "auto":
         return config.attention
     if config.launch.device == "cpu":
         return "grouped"
     kind = find_accelerator(config.description.accelerator_model_name)
-    capability = kind.compute_capability if kind else None
-    lacks_flash = capability is not None and capability < FLASH_CAPABILITY
-    return "nested" if lacks_flash or config.precision == "fp32" else "flash"
+    return attention_candidates(kind.compute_capability if kind else None, config.precision != "fp32")[0]
 
 
 def _format_capability(capability: tuple[int, int]) -> str:

@@ -152,6 +152,7 @@ def _rates(
         "device": _device_name(processes.device),
         "threads": torch.get_num_threads(),
         "precision": full.stepper.precision,
+        "attention": full.stepper.model.module.model_options.attention,
         "graphs": len(full.stepper.graphs or ()),
         "layers": size.layers,
         "hidden": size.hidden,

@@ -118,7 +118,7 @@ class PodiumRunner:
         order, rank = build_order(config, Lengths(lengths), vocabulary_size, processes.device, SEED), processes.rank
         count = len(lengths) // config.global_batch_size
         self.stepper = build_stepper(config, processes, vocabulary_size, size)
-        shapes = run_shapes(order, rank, count) if uses_graphs(config, processes.device) else None
+        shapes = run_shapes(order, count) if uses_graphs(config, processes.device) else None
         warm_up(self.stepper, order, vocabulary_size, graph_shapes=shapes)
         masked_slots = shapes.masked_slots if shapes else None
         self.steps = [synthetic_step(order, number, rank, vocabulary_size, masked_slots) for number in range(count)]

@@ -11,9 +11,13 @@ DDP calls the hook with each bucket of gradients as backward fills it, in the sa
   all-reduce, arXiv 2402.02447.
 
 Gradients are sent as fp32, fp16 or bf16. They are divided by the number of ranks before they are rounded, so that the
-sum over ranks cannot overflow unless their mean does. Loss scaling, always on with fp16, compensates for the precision
-that small values lose. With gradient accumulation DDP sends the sum of all micro-batches once, in the backward pass of
-the last one. Nothing here synchronises the host with the device, so a step can be captured in a CUDA graph.
+sum over ranks cannot overflow unless their mean does. The division needs no pass over memory: it is part of the
+conversion, and in fp32 of NCCL's average, which multiplies by 1 / ranks before it adds (ncclAvg of floating-point types
+is ncclDevPreMulSum, src/enqueue.cc). fp16 and bf16 use a sum, because the average would round 1 / ranks to their
+precision and cannot use NVLink SHARP (ncclNvlsSupported, src/include/device.h). Loss scaling, always on with fp16,
+compensates for the precision that small values lose. With gradient accumulation DDP sends the sum of all micro-batches
+once, in the backward pass of the last one. Nothing here synchronises the host with the device, so a step can be
+captured in a CUDA graph.
 """
 
 import math
@@ -77,8 +81,7 @@ class GradientSync:
 
     def average(self, bucket: GradBucket) -> Future[Tensor]:
         """Hook for no clipping and for `after`: average the bucket over ranks, in place."""
-        # Divide first: the sum of fp16 gradients over many ranks would overflow where their mean does not.
-        return self._send(bucket.buffer().div_(self._ranks))
+        return self._send(bucket.buffer(), self._ranks)
 
     def clip_whole_gradient(self, bucket: GradBucket) -> Future[Tensor]:
         """Hook for `before`: defer all buckets until the last one, then clip and send them in place."""
@@ -111,10 +114,21 @@ class GradientSync:
         assert self.clipping is not None
         return self.clipping.max_norm if self._scale is None else self.clipping.max_norm * self._scale
 
-    def _send(self, buffer: Tensor) -> Future[Tensor]:
-        """Start to sum the buffer over ranks in the wire type; the future's value is the buffer with the sum."""
-        sent = buffer.to(WIRE_TYPES[self.wire])
-        work = dist.all_reduce(sent, async_op=True)
+    def _send(self, buffer: Tensor, divisor: int = 1) -> Future[Tensor]:
+        """Start to sum the buffer / divisor over ranks in the wire type; the future's value is the buffer with the sum.
+
+        `divisor` is 1 or the number of ranks.
+        """
+        sent, operation = buffer, dist.ReduceOp.SUM
+        # Divide first: the sum of fp16 gradients over many ranks would overflow where their mean does not.
+        if (wire := WIRE_TYPES[self.wire]) != buffer.dtype:
+            # One pass: divided in fp32 and rounded once as it is stored.
+            sent = torch.div(buffer, divisor, out=torch.empty_like(buffer, dtype=wire))
+        elif divisor > 1 and dist.get_backend() == "nccl":
+            operation = dist.ReduceOp.AVG
+        elif divisor > 1:
+            buffer.div_(divisor)
+        work = dist.all_reduce(sent, op=operation, async_op=True)
         assert work is not None
 
         def copy_back(future: Future[list[Tensor]]) -> Tensor:
@@ -160,7 +174,13 @@ def wrap_ddp(
     sync = GradientSync(clipping, wire)
     devices = [device.index] if device.type == "cuda" else None
     cap = None if bucket_mib is None else fp32_bucket_mib(bucket_mib, wire)
-    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, bucket_cap_mb=cap)
+    ddp = DistributedDataParallel(
+        model,
+        device_ids=devices,
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=cap,
+        broadcast_buffers=False,  # the only buffers are fp8 scales, which belong to a rank
+    )
     ddp._set_ddp_runtime_logging_sample_rate(DDP_LOG_INTERVAL)  # type: ignore[no-untyped-call]
     ddp.register_comm_hook(sync, _hook)
     return ddp, sync

@@ -2,31 +2,36 @@
 
 All attempts of a run share one key-value store, so restarted ranks would read the addresses of ranks that have died.
 torchrun's restart count cannot separate attempts on several nodes, since each node counts its own restarts. So rank 0
-chooses a new key prefix for each attempt. Every other rank writes a nonce, and accepts rank 0's answer only if the
-answer contains that nonce, which shows that it belongs to the current attempt.
+chooses a new key prefix for each attempt. Every other rank writes a nonce, and rank 0 writes its prefix under a key
+that contains that nonce, so that an answer to an earlier attempt cannot be mistaken for one to this.
 """
 
 import ctypes
 import gc
 import json
 import os
+import random
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 
+from implementations.pytorch.streams import new_stream
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.launch.launch import STORE
 
-POLL_SECONDS = 0.02
-ANSWER_KEY = "podium/answer"  # rank 0's key prefix and the nonces of all ranks, separated by spaces
+# Times between two polls of the store: at first, and at most in rank 0. They double from poll to poll.
+FIRST_POLL_SECONDS, RANK_0_POLL_SECONDS = 0.02, 0.5
+POLLS_PER_SECOND = 1000  # of all other ranks together, once they have waited for some time; one process serves them all
 
 
 def run_store(timeout: timedelta) -> Any:
@@ -51,24 +56,28 @@ def rendezvous_prefix(store: Any, rank: int, ranks: int, timeout: timedelta) -> 
     Raises WorkError if not all ranks arrive within the timeout.
     """
     deadline = time.monotonic() + timeout.total_seconds()
+    most_seconds = max(FIRST_POLL_SECONDS, ranks / POLLS_PER_SECOND)
     nonce = secrets.token_hex(8)
-    store.set(_nonce_key(rank), nonce)
     if rank > 0:
-        while True:
-            if store.check([ANSWER_KEY]):
-                prefix, *nonces = store.get(ANSWER_KEY).decode().split()
-                if nonces[rank : rank + 1] == [nonce]:  # else the answer is one to an earlier attempt
-                    store.set(f"{prefix}/here/{rank}", nonce)
-                    return str(prefix)
-            _poll(deadline, "rank 0")
-    prefix = f"podium/{nonce}"
-    nonce_keys, arrived_keys = [_nonce_key(r) for r in range(ranks)], [f"{prefix}/here/{r}" for r in range(1, ranks)]
-    # The answer is written again in every round: a rank that was read with the nonce of an earlier attempt replaces it
-    # when it starts, and must then see its new nonce in the answer.
+        poll = _Poll(deadline, "rank 0", most_seconds)
+        store.set(_nonce_key(rank), nonce)
+        while not store.check([_answer_key(nonce)]):
+            poll.wait()
+        prefix = store.get(_answer_key(nonce)).decode()
+        store.set(f"{prefix}/here/{rank}", nonce)
+        return str(prefix)
+    prefix, poll = f"podium/{nonce}", _Poll(deadline, "at least one rank", min(RANK_0_POLL_SECONDS, most_seconds))
+    nonce_keys, arrived_keys = [_nonce_key(r) for r in range(1, ranks)], [f"{prefix}/here/{r}" for r in range(1, ranks)]
+    # Nonces are read again in every round: a rank that was read with the nonce of an earlier attempt replaces it when
+    # it starts, and must then be answered under its new nonce.
+    answered: set[str] = set()
     while arrived_keys and not store.check(arrived_keys):
         if store.check(nonce_keys):
-            store.set(ANSWER_KEY, " ".join([prefix, *(each.decode() for each in store.multi_get(nonce_keys))]))
-        _poll(deadline, "at least one rank")
+            new = [each for each in (n.decode() for n in store.multi_get(nonce_keys)) if each not in answered]
+            if new:
+                store.multi_set([_answer_key(each) for each in new], [prefix] * len(new))
+                answered.update(new)
+        poll.wait()
     return prefix
 
 
@@ -76,13 +85,28 @@ def _nonce_key(rank: int) -> str:
     return f"podium/nonce/{rank}"
 
 
-def _poll(deadline: float, missing: str) -> None:
-    """Sleep until the next look at the store. Raises WorkError after the deadline."""
-    if time.monotonic() > deadline:
-        raise WorkError(
-            f"rendezvous: {missing} did not arrive within launch.timeout_seconds; check its output and the network"
-        )
-    time.sleep(POLL_SECONDS)
+def _answer_key(nonce: str) -> str:
+    """Key under which rank 0 writes its prefix for the rank that wrote this nonce."""
+    return f"podium/answer/{nonce}"
+
+
+class _Poll:
+    """Waiting times between polls: exponential back-off up to `most_seconds`, with jitter."""
+
+    def __init__(self, deadline: float, missing: str, most_seconds: float) -> None:
+        self._deadline, self._missing, self._most_seconds = deadline, missing, most_seconds
+        self._seconds, self._random = FIRST_POLL_SECONDS, random.Random()
+
+    def wait(self) -> None:
+        """Sleep until the next poll. Raises WorkError after the deadline."""
+        if time.monotonic() > self._deadline:
+            raise WorkError(
+                f"rendezvous: {self._missing} did not arrive within launch.timeout_seconds; "
+                "check its output and the network"
+            )
+        # Jitter, since ranks that were started together would otherwise poll together.
+        time.sleep(self._seconds * self._random.uniform(0.5, 1.5))
+        self._seconds = min(2 * self._seconds, self._most_seconds)
 
 
 # A collective times out this much later than launch.timeout_seconds, so that the watchdog names the stalled rank first.
@@ -211,7 +235,10 @@ def init_distributed(config: RunConfig) -> Iterator[Processes]:
     if config.launch.device == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        _use_non_default_stream(device)
+        _use_compute_stream(device)
+        # Gradients are sent while the backward pass computes, which has high priority now (streams.py): NCCL's kernels
+        # would wait for it at the default priority. PyTorch takes NCCL's streams from the highest one then.
+        os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
         dist.init_process_group("nccl", device_id=device, timeout=timeout, **rendezvous)
     else:
         device = torch.device("cpu")
@@ -235,7 +262,7 @@ def _num_threads(config: RunConfig) -> int:
 def single_process(device: torch.device) -> Iterator[Processes]:
     """Initialise a process group of this process only (world size 1), then destroy it."""
     if device.type == "cuda":
-        _use_non_default_stream(device)
+        _use_compute_stream(device)
     backend, store = "nccl" if device.type == "cuda" else "gloo", dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
@@ -244,21 +271,43 @@ def single_process(device: torch.device) -> Iterator[Processes]:
         _destroy_process_group()
 
 
+class Closable(Protocol):
+    """A resource that refers to the process group, such as captured CUDA graphs; `close` may be called repeatedly."""
+
+    def close(self) -> None: ...
+
+
+# Like the default process group, of the whole process. Weak: what is no longer used elsewhere is freed at once.
+_to_close = WeakSet[Closable]()
+
+
+def close_before_destroy(resource: Closable) -> None:
+    """Register a resource that is closed before the process group is destroyed, if it still exists then."""
+    _to_close.add(resource)
+
+
 def _destroy_process_group() -> None:
-    """Destroy the process group, after all DDP modules that are no longer referenced.
+    """Close the registered resources and destroy the process group, after all DDP modules no longer referenced.
 
     The caller must hold no reference to a DDP module either.
     """
+    # First: NCCL destroys a communicator only once no CUDA graph refers to it. Explicitly: after an error its traceback
+    # refers to the frames of the run, and so to the graphs, until the error is reported.
+    for resource in list(_to_close):
+        try:
+            resource.close()
+        except RuntimeError as error:  # CUDA's; not raised, since it would hide the error that ended the run
+            print(f"{type(resource).__name__}: cannot be closed ({error})", file=sys.stderr, flush=True)
     # A DDP module that outlives its group destroys the group itself. It then waits, with the interpreter lock held, for
     # a gloo thread that may need this lock to release the last collective's results: a deadlock.
     gc.collect()
     dist.destroy_process_group()
 
 
-def _use_non_default_stream(device: torch.device) -> None:
+def _use_compute_stream(device: torch.device) -> None:
     """Make a new CUDA stream the current one."""
     # DDP uses the stream on which it is constructed, and the default stream cannot be captured in a CUDA graph.
-    torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+    torch.cuda.set_stream(new_stream(device))
 
 
 def keep_freed_memory() -> None:

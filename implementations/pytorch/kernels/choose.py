@@ -1,5 +1,7 @@
 """Selection of a kernel set from the configuration and the device."""
 
+from importlib.util import find_spec
+
 import torch
 
 from implementations.pytorch.kernels.eager import EAGER
@@ -8,12 +10,12 @@ from podium.core.errors import UsageError
 
 
 def resolve_kernels(setting: str, device: torch.device) -> str:
-    """Return the kernel set for the configured `setting`: `auto` selects numba on a CPU and compiled on a GPU.
+    """Return the kernel set for the configured `setting`: `auto` selects numba on a CPU and triton on a GPU.
 
     Raises UsageError for kernels that do not run on this device.
     """
     if setting == "auto":
-        return "numba" if device.type == "cpu" else "compiled"
+        return "numba" if device.type == "cpu" else "triton"
     if (setting, device.type) in (("numba", "cuda"), ("triton", "cpu")):
         allowed = "compiled, triton" if device.type == "cuda" else "compiled, numba"
         raise UsageError(f"kernels: found {setting} on {device.type}, allowed there are auto, eager, {allowed}")
@@ -30,6 +32,11 @@ def load_kernels(name: str) -> Kernels:
         use_torch_num_threads()
         return NUMBA
     if name == "triton":
+        if find_spec("triton") is None:
+            raise UsageError(
+                "kernels: found triton (or auto, which is triton on a GPU), but Triton is not installed; install the "
+                "package triton, or set kernels to eager"
+            )
         from implementations.pytorch.kernels.gpu.kernel_set import TRITON
 
         return TRITON

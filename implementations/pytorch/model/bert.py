@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from benchmarks.bert.sizes import Size
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.fp8_scaling import FP8_KINDS, Fp8Scaling
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels
-from implementations.pytorch.model.attention.dispatch import attend
+from implementations.pytorch.model.decoder import decode_padded
 from implementations.pytorch.model.init_weights import initialize
+from implementations.pytorch.model.layer import Gradients, Layer
 from implementations.pytorch.model.linear import Linear
 
 
@@ -34,12 +36,19 @@ class ModelOptions:
     # `needed`: after its attention the last layer computes only masked and [CLS] tokens, the only ones that the heads
     # read. `all`: it computes every token.
     last_layer: str = "needed"
-    linear: type[Linear] = Linear  # class of the encoder's linear layers
+    # Whether the encoder layers are the hand-written functions of fused_layer.py; kernels must be Triton's.
+    fused_layers: bool = False
+    fp8: bool = False  # whether the products of the encoder layers are fp8 in training; needs fused layers
+    loss_scale: float = 1.0  # initial scale of the loss, which the first fp8 scales of gradients allow for
+    vocabulary_multiple: int = 1  # the logits' last dimension is rounded up to a multiple of this (decoder.py)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2]."""
+    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2].
+
+    With `ModelOptions.vocabulary_multiple`, masked-LM logits have more columns, which are -inf.
+    """
 
     masked_lm: Tensor
     next_sentence: Tensor
@@ -65,61 +74,23 @@ class Embeddings(nn.Module):
         return self.kernels.embedding_norm(ids, tables, self.norm.weight, self.norm.bias, probability, dtype)
 
 
-class Layer(nn.Module):
-    """Encoder layer: self-attention and feed-forward, each followed by dropout, residual and LayerNorm."""
-
-    def __init__(self, size: Size, model_options: ModelOptions) -> None:
-        super().__init__()
-        self.heads, self.head_size = size.heads, size.head_size
-        self.attention, self.kernels = model_options.attention, model_options.kernels
-        self.qkv = model_options.linear(size.hidden, 3 * size.hidden)  # one product instead of three
-        self.attention_output = model_options.linear(size.hidden, size.hidden)
-        self.attention_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
-        self.intermediate = model_options.linear(size.hidden, size.feed_forward)
-        self.output = model_options.linear(size.feed_forward, size.hidden)
-        self.output_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
-        self.after_attention = (
-            torch.compile(_after_attention, dynamic=True, fullgraph=True)
-            if model_options.use_torch_compile
-            else _after_attention
-        )
-
-    def forward(self, x_TD: Tensor, batch: RaggedBatch, probability: float, needed: Tensor | None) -> Tensor:
-        """Return the layer's output [T, D], or [N, D] of the token slots `needed` (int64 [N]) if they are given."""
-        qkv_T3HK = self.qkv(x_TD).view(-1, 3, self.heads, self.head_size)
-        context_TD = attend(qkv_T3HK, batch, backend=self.attention, kernels=self.kernels, probability=probability)
-        if needed is not None:
-            x_TD, context_TD = x_TD.index_select(0, needed), context_TD.index_select(0, needed)
-        return self.after_attention(self, x_TD, context_TD, probability)
-
-
-def _after_attention(layer: Layer, x_TD: Tensor, context_TD: Tensor, probability: float) -> Tensor:
-    """Compute the layer from the attention context on. It works on each token separately; kernels add the biases.
-
-    A separate function, since it is the part of a layer that torch.compile compiles.
-    """
-    kernels, first, second = layer.kernels, layer.attention_norm, layer.output_norm
-    update_TD = layer.attention_output.product(context_TD)
-    x_TD = kernels.residual_norm(x_TD, update_TD, layer.attention_output.bias, first.weight, first.bias, probability)
-    inner_TF = kernels.bias_gelu(layer.intermediate.product(x_TD), layer.intermediate.bias)
-    update_TD = layer.output.product(inner_TF)
-    return kernels.residual_norm(x_TD, update_TD, layer.output.bias, second.weight, second.bias, probability)
-
-
 class MaskedLMHead(nn.Module):
     """Masked-LM head on the masked tokens: linear, GELU, LayerNorm, then the word embeddings as decoder, and a bias."""
 
-    def __init__(self, size: Size, vocabulary: int, kernels: Kernels) -> None:
+    def __init__(self, size: Size, vocabulary: int, model_options: ModelOptions) -> None:
         super().__init__()
         self.transform = Linear(size.hidden, size.hidden)
         self.norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
-        self.kernels = kernels
+        self.kernels, self.multiple = model_options.kernels, model_options.vocabulary_multiple
 
     def forward(self, x_MD: Tensor, word_embeddings_VD: Tensor) -> Tensor:
         inner_MD = self.kernels.bias_gelu(self.transform.product(x_MD), self.transform.bias)
         # LayerNorm in float32: in float16 eps 1e-12 is 0, and in half precision the mean and variance lose digits.
-        return F.linear(self.norm(inner_MD.float()).to(x_MD.dtype), word_embeddings_VD, self.bias)
+        inner_MD = self.norm(inner_MD.float()).to(x_MD.dtype)
+        if self.multiple > 1:
+            return decode_padded(inner_MD, word_embeddings_VD, self.bias, self.multiple)
+        return F.linear(inner_MD, word_embeddings_VD, self.bias)
 
 
 class BertForPreTraining(nn.Module):
@@ -132,8 +103,24 @@ class BertForPreTraining(nn.Module):
         self.size, self.vocabulary, self.model_options = size, vocabulary, model_options
         self.dropout_probability = dropout_probability
         self.embeddings = Embeddings(size, vocabulary, model_options.kernels)
-        self.layers = nn.ModuleList(Layer(size, model_options) for _ in range(size.layers))
-        self.masked_lm = MaskedLMHead(size, vocabulary, model_options.kernels)
+        self.gradients = Gradients()
+        loss_scale = model_options.loss_scale
+        self.scaling = Fp8Scaling(FP8_KINDS * size.layers, loss_scale) if model_options.fp8 else None
+        self.layers = nn.ModuleList(
+            Layer(
+                size,
+                number,
+                attention=model_options.attention,
+                kernels=model_options.kernels,
+                use_torch_compile=model_options.use_torch_compile,
+                gradients=self.gradients,
+                scaling=self.scaling,
+            )
+            for number in range(size.layers)
+        )
+        for parameter in self.layers.parameters() if model_options.fused_layers else ():
+            parameter.overwritten_gradient = True  # type: ignore[attr-defined]  # not zeroed by a fused optimizer
+        self.masked_lm = MaskedLMHead(size, vocabulary, model_options)
         self.pooler = nn.Linear(size.hidden, size.hidden)
         self.next_sentence = nn.Linear(size.hidden, 2)
         initialize(self, size)
@@ -142,14 +129,28 @@ class BertForPreTraining(nn.Module):
         """Return the logits of both heads for a batch on the model's device."""
         probability = self.dropout_probability if self.training else 0.0
         masked, first = batch.masked_positions, batch.sequence_starts[:-1]
-        x_TD = self.embeddings(batch, probability)
-        for layer in self.layers[:-1]:
-            x_TD = layer(x_TD, batch, probability, None)
-        if self.model_options.last_layer == "needed":
-            x_ND = self.layers[-1](x_TD, batch, probability, torch.cat([masked, first]))
-            x_MD, first_SD = x_ND.split([len(masked), len(first)])
+        needed = torch.cat([masked, first]) if self.model_options.last_layer == "needed" else None
+        encode = self._encode_fused if self.model_options.fused_layers else self._encode
+        x_ND = encode(self.embeddings(batch, probability), batch, probability, needed)
+        if needed is not None:
+            x_MD, first_SD = torch.split(x_ND, [len(masked), len(first)])
         else:
-            x_TD = self.layers[-1](x_TD, batch, probability, None)
-            x_MD, first_SD = x_TD.index_select(0, masked), x_TD.index_select(0, first)
+            x_MD, first_SD = x_ND.index_select(0, masked), x_ND.index_select(0, first)
         masked_lm_MV = self.masked_lm(x_MD, self.embeddings.word.weight)
         return Scores(masked_lm_MV, self.next_sentence(torch.tanh(self.pooler(first_SD))))
+
+    def _encode(self, x_TD: Tensor, batch: RaggedBatch, probability: float, needed: Tensor | None) -> Tensor:
+        """Return the output of the last layer [T, D], or [N, D] of the token slots `needed`."""
+        for layer in self.layers:
+            x_TD = layer(x_TD, batch, probability, needed if layer.is_last else None)
+        return x_TD
+
+    def _encode_fused(self, x_TD: Tensor, batch: RaggedBatch, probability: float, needed: Tensor | None) -> Tensor:
+        """Do as `_encode` with the functions of fused_layer.py."""
+        from implementations.pytorch.model.fused_layer import Hidden, encoder_layer  # imports Triton
+
+        hidden = Hidden(x_TD, x_TD)
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            hidden = encoder_layer(layer, hidden, batch, probability, needed if layer.is_last else None)
+        return hidden.residual

@@ -8,39 +8,44 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from implementations.pytorch.optim.apex_lamb import ApexLamb
+from implementations.pytorch.optim.fused import FusedAdamW, FusedLamb, FusedShardedLamb
 from implementations.pytorch.optim.lamb import Lamb
 from implementations.pytorch.optim.sharded_lamb import ShardedLamb
 from podium.config.schema import OptimizerSettings
 from podium.mllog.write import OptimizerHyperparameters
 
 
-def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
+def build_optimizer(model: nn.Module, settings: OptimizerSettings, fused: bool = False) -> Optimizer:
     """Build LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio.
 
     All parameter groups share one learning rate, a 0-d float32 tensor on the model's device that `set_rate` changes, so
     that a step can be captured in a CUDA graph. LAMB is sharded if the process group has at least
-    `settings.sharded_from` ranks. Raises UsageError for a backend that is not installed.
+    `settings.sharded_from` ranks. With `fused` the update is done by Triton kernels, which also unscale, clip and clear
+    gradients (fused.py); it has no effect on the backend apex. Raises UsageError for a backend that is not installed.
     """
     # Queries, keys and values are one [3D, D] matrix here and three in the reference: LAMB needs a ratio per third.
-    fused = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
+    stacked = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
     matrices = [p for name, p in model.named_parameters() if p.dim() > 1 and not name.endswith("qkv.weight")]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
     groups: list[dict[str, Any]] = [
         {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": fused, "weight_decay": settings.weight_decay},
+        {"params": stacked, "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
     device = vectors[0].device
     rate = torch.tensor(settings.learning_rate, dtype=torch.float32, device=device)
     betas, eps = (settings.beta1, settings.beta2), settings.epsilon
     if settings.algorithm == "adamw":
-        return AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=device.type == "cuda")
+        adamw = FusedAdamW if fused else AdamW
+        return adamw(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=device.type == "cuda")
     groups[1]["parts"] = 3
     groups[2]["adapt"] = False
     ranks = dist.get_world_size() if dist.is_initialized() else 0
     shards = settings.sharded_from is not None and ranks >= settings.sharded_from
-    optimizer_class = ApexLamb if settings.backend == "apex" else ShardedLamb if shards else Lamb
-    return optimizer_class(groups, lr=rate, betas=betas, eps=eps)
+    if settings.backend == "apex":
+        return ApexLamb(groups, lr=rate, betas=betas, eps=eps)
+    lamb, sharded = (FusedLamb, FusedShardedLamb) if fused else (Lamb, ShardedLamb)
+    return (sharded if shards else lamb)(groups, lr=rate, betas=betas, eps=eps)
 
 
 def set_rate(optimizer: Optimizer, rate: Tensor) -> None:

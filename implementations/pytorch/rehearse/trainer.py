@@ -24,7 +24,6 @@ from implementations.pytorch.rehearse.usage import bytes_read, resident_memory
 from implementations.pytorch.trainer import Trainer
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.planning.batch_plan import run_shapes
 from podium.planning.hardware import expected_attention
 
 # Parts of a step, by their names in the report.
@@ -94,17 +93,20 @@ class RehearsalTrainer(Trainer):
         with self._measure("model"):
             self.stepper = build_stepper(self.config, self.processes, VOCABULARY_SIZE, TINY)
 
+    def _uses_graphs(self) -> bool:
+        return self._graphs
+
     def _find_shapes(self) -> None:
         with self._measure("shapes of all steps"):
-            self.shapes = run_shapes(self.order, self.processes.rank, self.last_step) if self._graphs else None
+            super()._find_shapes()
 
     def _warm_up(self) -> None:
         with self._measure("warm-up"):
             warm_up(self.stepper, self.order, VOCABULARY_SIZE)
         self.stopwatch.wrap_method(self.order, "global_batch", PLAN)
 
-    def _prepare_overlap(self, vocabulary_size: int) -> None:
-        super()._prepare_overlap(VOCABULARY_SIZE)
+    def _prepare_evaluation(self, vocabulary_size: int) -> None:
+        super()._prepare_evaluation(VOCABULARY_SIZE)
 
     def _measure_peak(self) -> float:
         with self._measure("matmul rate"):

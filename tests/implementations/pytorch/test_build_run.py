@@ -17,6 +17,7 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.build_run import build_stepper, model_options, uses_graphs
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
+from implementations.pytorch.kernels.choose import load_kernels
 from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.phase_clock import PhaseClock
@@ -36,8 +37,20 @@ def test_auto_selects_kernels_by_device(make_config: Configs) -> None:
     assert model_options(config, "bf16", CPU).kernels is NUMBA
     assert not model_options(config, "bf16", CPU).use_torch_compile
     on_gpu = model_options(config, "bf16", CUDA)
-    assert on_gpu.kernels is EAGER
-    assert on_gpu.use_torch_compile
+    assert on_gpu.kernels is load_kernels("triton")
+    assert on_gpu.fused_layers
+    assert not on_gpu.use_torch_compile
+    compiled = model_options(make_config(attention="grouped", kernels="compiled"), "bf16", CUDA)
+    assert compiled.kernels is EAGER
+    assert compiled.use_torch_compile
+    assert not compiled.fused_layers
+
+
+@pytest.mark.parametrize("kernels", ["compiled", "eager"])
+def test_fp8_needs_triton(kernels: str, make_config: Configs) -> None:
+    with pytest.raises(UsageError, match=f"kernels: found {kernels} with precision fp8, which needs auto or triton"):
+        model_options(make_config(attention="grouped", kernels=kernels), "fp8", CUDA)
+    assert model_options(make_config(attention="grouped", kernels="triton"), "fp8", CUDA).fp8
 
 
 @pytest.mark.parametrize(
@@ -65,6 +78,7 @@ def test_fp8_is_an_error_on_a_cpu() -> None:
 def test_graphs_are_used_where_possible(make_config: Configs) -> None:
     flash = make_config(attention="flash")
     assert uses_graphs(flash, CUDA)
+    assert uses_graphs(make_config(attention="cudnn"), CUDA)
     assert uses_graphs(flash.model_copy(update={"cuda_graph": "step"}), CUDA)
     assert not uses_graphs(flash.model_copy(update={"cuda_graph": "none"}), CUDA)
     assert not uses_graphs(make_config(attention="grouped"), CUDA)  # the groups' shapes differ from batch to batch
@@ -80,7 +94,7 @@ def test_graphs_are_used_where_possible(make_config: Configs) -> None:
         (
             CUDA,
             {"attention": "grouped"},
-            "cuda_graph: found step, but attention is grouped, and graphs need one of flash",
+            "cuda_graph: found step, but attention is grouped, and graphs need one of cudnn, flash",
         ),
         (CUDA, {"attention": "flash", "gradient_accumulation_steps": 2}, "graphs need gradient_accumulation_steps 1"),
     ],

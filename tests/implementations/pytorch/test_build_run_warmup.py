@@ -16,7 +16,8 @@ from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import Stepper
 from podium.config.schema import Clipping, RunConfig
-from podium.planning.batch_plan import RunShapes, TrainingOrder
+from podium.planning.balancing.interface import AssignmentSpec
+from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 
 Maker = Callable[..., tuple[Stepper, TrainingOrder]]
@@ -139,22 +140,40 @@ def test_the_warm_up_restores_the_state_of_a_resumed_run(start: Maker, vocabular
     assert int(stepper.steps_taken) == 2
 
 
-@pytest.mark.parametrize("most", [2, 15])
-def test_ranks_with_different_numbers_of_shapes_take_equally_many_steps(
-    start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch, most: int
+def test_all_ranks_capture_the_shapes_of_all_ranks_in_the_same_order(
+    start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step is an all-reduce: a step more on one rank would wait for ever."""
-    stepper, order = start("lamb", "indexed", 1)
-    batches = [read_step(order, number, 0).micro_batches[0] for number in range(2)]
-    shapes = RunShapes({batch.slots: 64 for batch in batches}, {batch.slots: n for n, batch in enumerate(batches)})
-    own_count = len(shapes.examples)
-    monkeypatch.setattr(Processes, "all_reduce_max", lambda _, number: {own_count: most}[number])
-    taken, captured = [], []
-    take = stepper.take
-    monkeypatch.setattr(stepper, "take", lambda step, phases: taken.append(step) or take(step, phases))
-    graphs = SimpleNamespace(capture=lambda batch, weights: captured.append(batch.slots))
-    monkeypatch.setattr(stepper, "use_graphs", lambda: graphs)
-    order.shape_step = 64
-    warm_up(stepper, order, vocabulary, graph_shapes=shapes)
-    assert len(taken) == max(GRAPH_WARM_UP_STEPS, most)
-    assert captured == list(shapes.examples)
+    """A step and its capture are collectives: one more on a rank would wait for ever."""
+    steps = 12
+    captured: list[list[tuple[int, ...]]] = [[], []]
+    taken = [0, 0]
+    used: list[set[tuple[int, ...]]] = [set(), set()]
+    for rank in range(2):
+        stepper, _ = start("lamb", "random", 1)
+        order = TrainingOrder(
+            start("lamb", "random", 1)[1].store,
+            seed=7,
+            strategy="random",
+            global_batch_size=4,
+            spec=AssignmentSpec(2, 2),
+            accumulation_steps=1,
+            shape_step=8,
+        )
+        stepper.processes = Processes(rank, 2, stepper.processes.device)
+        take = stepper.take
+
+        def count_step(step: Any, phases: PhaseClock, rank: int = rank, take: Any = take) -> Any:
+            taken[rank] += 1
+            return take(step, phases)
+
+        monkeypatch.setattr(stepper, "take", count_step)
+        graphs = SimpleNamespace(capture=lambda batch, weights, rank=rank: captured[rank].append(batch.shape))
+        monkeypatch.setattr(stepper, "use_graphs", lambda graphs=graphs: graphs)
+        shapes = run_shapes(order, steps)
+        warm_up(stepper, order, vocabulary, graph_shapes=shapes)
+        for number in range(steps):
+            used[rank].add(read_step(order, number, rank, shapes.masked_slots).micro_batches[0].shape)
+    assert used[0] != used[1]
+    assert captured[0] == captured[1]
+    assert set(captured[0]) == used[0] | used[1]
+    assert taken[0] == taken[1] == max(GRAPH_WARM_UP_STEPS, len(captured[0]))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
@@ -18,26 +17,7 @@ from implementations.pytorch.step import Stepper
 from podium.config.schema import Clipping, RunConfig
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
-
-# Operators whose result or whose output shape the host has to wait for.
-SYNCHRONISING = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique", "masked_select", "allclose"}
-
-
-class SynchronisationRecorder(TorchDispatchMode):
-    """Records every operator that makes the host wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name().removeprefix("aten::").partition(".")[0]
-        indexed_by_mask = name in ("index", "index_put_") and any(
-            i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]
-        )
-        if name in SYNCHRONISING or indexed_by_mask:
-            self.operators.append(name)
-        return func(*args, **(kwargs or {}))
+from tests.implementations.pytorch.fake_step import SynchronisationRecorder
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ MEASURED: dict[str, Any] = {
     "device": "cpu",
     "threads": 2,
     "precision": "bf16",
+    "attention": "grouped",
     "graphs": 0,
     "layers": 4,
     "hidden": 512,

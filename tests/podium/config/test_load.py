@@ -513,7 +513,7 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
         ),
         (
             ["capacity_overflow=0.01", "attention=nested"],
-            "attention is nested; allowed with it is auto or flash",
+            "attention is nested; allowed with it is auto or cudnn or flash",
         ),
         (["capacity_overflow=0.01", "loss=per_rank"], "capacity_overflow is set, but loss is per_rank"),
         (["capacity_overflow=0.01", "balancing=padded", "attention=grouped"], "all batches have the same shape"),

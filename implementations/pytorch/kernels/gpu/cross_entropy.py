@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from implementations.pytorch.data.batch import IGNORED
+from implementations.pytorch.kernels.gpu.ahead import Ahead
 from implementations.pytorch.kernels.gpu.common import launch
 from implementations.pytorch.kernels.interface import apply
 
@@ -115,3 +116,11 @@ class _CrossEntropy(torch.autograd.Function):
 
 def cross_entropy(logits_MV: Tensor, labels_M: Tensor) -> Tensor:
     return apply(_CrossEntropy, logits_MV.contiguous(), labels_M)
+
+
+# A vocabulary of 30,522, padded to 30,528 = 1,908 · 16.
+_CONSTANTS = {"GROUP": 16, "ignored": IGNORED, "BLOCK": BLOCK}
+AHEAD = (
+    Ahead(_forward, "*bf16 *i64 *fp32 *fp32 i32", _CONSTANTS, 8, narrow_accesses=1),  # the label's logit
+    Ahead(_backward, "*bf16 *i64 *fp32 *fp32 *bf16 i32", _CONSTANTS, 8),
+)

@@ -4,6 +4,7 @@ Forward kernels have one program per row. Backward kernels have a fixed number o
 write one partial sum of the parameters' gradients each. All arithmetic is in float32.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,21 +12,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from implementations.pytorch.kernels.fp8_scaling import Fp8Slot
+from implementations.pytorch.kernels.gpu.ahead import Ahead
 from implementations.pytorch.kernels.gpu.common import (
     block_size,
-    draw_seed,
+    draw_seeds,
     keep_mask,
     launch,
     program_count,
+    record_amax,
+    to_fp8,
     warp_count,
 )
+from implementations.pytorch.kernels.gpu.embedding_gradient import table_gradient
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, ThreeTensors, apply, dropout_threshold_and_scale
 
 
 @triton.jit
 def _residual_forward(  # type: ignore[no-untyped-def]
     x_ptr, update_ptr, update_bias_ptr, weight_ptr, bias_ptr, seed_ptr, y_ptr, sums_ptr, statistics_ptr,
-    columns, eps, scale, threshold: tl.constexpr, BLOCK: tl.constexpr,
+    y8_ptr, scale_ptr, amax_ptr,
+    columns, eps, scale, threshold: tl.constexpr, FP8: tl.constexpr, SAVE: tl.constexpr, LIMIT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
@@ -37,23 +45,30 @@ def _residual_forward(  # type: ignore[no-untyped-def]
     if threshold > 0:
         update = tl.where(keep_mask(tl.load(seed_ptr), row, threshold, BLOCK), update * scale, 0.0)
     # The sum is normalised as it is stored, rounded to the dtype of x, so that backward sees the same values.
-    total = (x + update).to(sums_ptr.dtype.element_ty)
-    tl.store(sums_ptr + offsets, total, mask=mask)
+    total = (x + update).to(y_ptr.dtype.element_ty)
+    if SAVE:
+        tl.store(sums_ptr + offsets, total, mask=mask)
     total = total.to(tl.float32)
     mean = tl.sum(total, 0) / columns
     centred = tl.where(mask, total - mean, 0.0)
     inverse_std = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / columns + eps)
     weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
-    bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
-    tl.store(y_ptr + offsets, (centred * inverse_std * weight + bias).to(y_ptr.dtype.element_ty), mask=mask)
-    tl.store(statistics_ptr + 2 * row, mean)
-    tl.store(statistics_ptr + 2 * row + 1, inverse_std)
+    y = centred * inverse_std * weight + tl.load(bias_ptr + cols, mask=mask, other=0.0)
+    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if SAVE:
+        tl.store(statistics_ptr + 2 * row, mean)
+        tl.store(statistics_ptr + 2 * row + 1, inverse_std)
+    if FP8:
+        record_amax(amax_ptr, tl.where(mask, tl.abs(y), 0.0))
+        tl.store(y8_ptr + offsets, to_fp8(y, tl.load(scale_ptr), LIMIT, y8_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _residual_backward(  # type: ignore[no-untyped-def]
-    dy_ptr, sums_ptr, statistics_ptr, weight_ptr, seed_ptr, dx_ptr, dupdate_ptr, parts_ptr,
-    rows, columns, scale, threshold: tl.constexpr, BLOCK: tl.constexpr,
+    dy_ptr, second_dy_ptr, sums_ptr, statistics_ptr, weight_ptr, seed_ptr, dx_ptr, dupdate_ptr, parts_ptr,
+    scale_ptr, amax_ptr,
+    rows, columns, scale, threshold: tl.constexpr, SECOND: tl.constexpr, FP8: tl.constexpr, LIMIT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
     cols = tl.arange(0, BLOCK)
@@ -62,9 +77,12 @@ def _residual_backward(  # type: ignore[no-untyped-def]
     dupdate_bias = tl.zeros([BLOCK], tl.float32)
     dweight = tl.zeros([BLOCK], tl.float32)
     dbias = tl.zeros([BLOCK], tl.float32)
+    largest = tl.zeros([BLOCK], tl.float32)
     for row in range(program, rows, programs):
         offsets = tl.cast(row, tl.int64) * columns + cols
         dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        if SECOND:
+            dy += tl.load(second_dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
         total = tl.load(sums_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
         mean, inverse_std = tl.load(statistics_ptr + 2 * row), tl.load(statistics_ptr + 2 * row + 1)
         normalised = tl.where(mask, (total - mean) * inverse_std, 0.0)
@@ -77,47 +95,109 @@ def _residual_backward(  # type: ignore[no-untyped-def]
         tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         if threshold > 0:
             dx = tl.where(keep_mask(tl.load(seed_ptr), row, threshold, BLOCK), dx * scale, 0.0)
-        tl.store(dupdate_ptr + offsets, dx.to(dupdate_ptr.dtype.element_ty), mask=mask)
         dupdate_bias += dx
+        if FP8:
+            largest = tl.maximum(largest, tl.abs(dx))
+            dupdate = to_fp8(dx, tl.load(scale_ptr), LIMIT, dupdate_ptr.dtype.element_ty)
+        else:
+            dupdate = dx.to(dupdate_ptr.dtype.element_ty)
+        tl.store(dupdate_ptr + offsets, dupdate, mask=mask)
+    if FP8:
+        record_amax(amax_ptr, largest)
     part = parts_ptr + program * 3 * columns + cols
     tl.store(part, dupdate_bias, mask=mask)
     tl.store(part + columns, dweight, mask=mask)
     tl.store(part + 2 * columns, dbias, mask=mask)
 
 
-class _ResidualNorm(torch.autograd.Function):
-    """Saves the sum that is normalised, in the dtype of x, each row's mean and 1/std, and the dropout seed."""
+@dataclass(frozen=True)
+class NormState:
+    """What the backward pass of a residual LayerNorm needs."""
 
+    sums_TD: Tensor  # the sum that was normalised, in the dtype of x
+    statistics_T2: Tensor  # mean and 1/std of each row
+    weight: Tensor
+    seed: Tensor  # of the dropout mask, int64 [1]
+    probability: float
+
+
+def residual_norm_forward(
+    x_TD: Tensor,
+    update_TD: Tensor,
+    update_bias: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    seed: Tensor,
+    probability: float,
+    fp8: Fp8Slot | None = None,
+    save: bool = True,
+) -> tuple[Tensor, Tensor | None, NormState | None]:
+    """Return LayerNorm(x + dropout(update + update_bias)) [T, D], the same in fp8, and the state for backward.
+
+    `fp8` is where the scale of the fp8 values is found; None: no fp8 values. `save`: whether backward follows.
+    """
+    rows, columns = x_TD.shape
+    y_TD = torch.empty_like(x_TD)
+    sums_TD = torch.empty_like(x_TD) if save else y_TD
+    statistics_T2 = torch.empty(rows if save else 0, 2, device=x_TD.device)
+    y8_TD = y_TD if fp8 is None else torch.empty_like(x_TD, dtype=fp8.dtype)
+    (threshold, scale), block = dropout_threshold_and_scale(probability), block_size(columns)
+    fp8_arguments = (y8_TD, statistics_T2, statistics_T2) if fp8 is None else (y8_TD, fp8.scale, fp8.amax)
+    launch(
+        _residual_forward, (rows,),
+        x_TD, update_TD, update_bias, weight, bias, seed, y_TD, sums_TD, statistics_T2, *fp8_arguments,
+        columns, LAYER_NORM_EPS, scale, threshold, fp8 is not None, save, fp8.limit if fp8 else 0.0, block,
+        moved=x_TD.nbytes * (3 + save) + statistics_T2.nbytes + (y8_TD.nbytes if fp8 else 0),
+        num_warps=warp_count(block),
+    )  # fmt: skip
+    state = NormState(sums_TD, statistics_T2, weight, seed, probability) if save else None
+    return y_TD, y8_TD if fp8 else None, state
+
+
+def residual_norm_backward(
+    state: NormState, dy_TD: Tensor, second_dy_TD: Tensor | None = None, fp8: Fp8Slot | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x and of the update [T, D], and partial sums [programs, 3, D] of the parameters'.
+
+    The gradient of the output is dy, plus `second_dy_TD` if it is given. With `fp8` the gradient of the update is fp8
+    and x's keeps its dtype. Parameters: update_bias, weight, bias.
+    """
+    sums_TD = state.sums_TD
+    rows, columns = sums_TD.shape
+    dx_TD = torch.empty_like(sums_TD)
+    dupdate_TD = torch.empty_like(sums_TD, dtype=fp8.dtype if fp8 else None)
+    programs = program_count(sums_TD.device, rows)
+    parts = torch.empty(programs, 3, columns, device=sums_TD.device)
+    (threshold, scale), block = dropout_threshold_and_scale(state.probability), block_size(columns)
+    has_second = second_dy_TD is not None
+    launch(
+        _residual_backward, (programs,),
+        dy_TD, second_dy_TD if has_second else dy_TD, sums_TD, state.statistics_T2, state.weight, state.seed,
+        dx_TD, dupdate_TD, parts, *((fp8.scale, fp8.amax) if fp8 else (parts, parts)),
+        rows, columns, scale, threshold, has_second, fp8 is not None, fp8.limit if fp8 else 0.0, block,
+        moved=sums_TD.nbytes * (3 + has_second) + dupdate_TD.nbytes + state.statistics_T2.nbytes + parts.nbytes,
+        num_warps=warp_count(block),
+    )  # fmt: skip
+    return dx_TD, dupdate_TD, parts
+
+
+class _ResidualNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_TD: Tensor, update_TD: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor, p: float
     ) -> Tensor:
-        (rows, columns), seed = x_TD.shape, draw_seed(x_TD.device, p)
-        sums_TD, y_TD = torch.empty_like(x_TD), torch.empty_like(x_TD)
-        statistics_T2 = torch.empty(rows, 2, device=x_TD.device)
-        (threshold, scale), block = dropout_threshold_and_scale(p), block_size(columns)
-        launch(
-            _residual_forward, (rows,),
-            x_TD, update_TD, update_bias, weight, bias, seed, y_TD, sums_TD, statistics_T2,
-            columns, LAYER_NORM_EPS, scale, threshold, block, num_warps=warp_count(block),
-        )  # fmt: skip
-        ctx.save_for_backward(sums_TD, statistics_T2, weight, seed)
+        seed = draw_seeds(x_TD.device, p)
+        y_TD, _, state = residual_norm_forward(x_TD, update_TD, update_bias, weight, bias, seed, p)
+        assert state is not None
+        ctx.save_for_backward(state.sums_TD, state.statistics_T2, weight, seed)
         ctx.probability = p
         return y_TD
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         sums_TD, statistics_T2, weight, seed = ctx.saved_tensors
-        rows, columns = sums_TD.shape
-        dx_TD, dupdate_TD = torch.empty_like(sums_TD), torch.empty_like(sums_TD)
-        programs = program_count(sums_TD.device, rows)
-        parts = torch.empty(programs, 3, columns, device=sums_TD.device)
-        (threshold, scale), block = dropout_threshold_and_scale(ctx.probability), block_size(columns)
-        launch(
-            _residual_backward, (programs,),
-            gradients[0].contiguous(), sums_TD, statistics_T2, weight, seed, dx_TD, dupdate_TD, parts,
-            rows, columns, scale, threshold, block, num_warps=warp_count(block),
-        )  # fmt: skip
+        state = NormState(sums_TD, statistics_T2, weight, seed, ctx.probability)
+        dx_TD, dupdate_TD, parts = residual_norm_backward(state, gradients[0].contiguous())
         return dx_TD, dupdate_TD, *parts.sum(0).unbind(), None
 
 
@@ -199,7 +279,7 @@ class _EmbeddingNorm(torch.autograd.Function):
     def forward(ctx: Any, p: float, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
         tokens_T, word_embeddings_VD = inputs[0], inputs[3]
         rows, columns, device = len(tokens_T), word_embeddings_VD.shape[1], word_embeddings_VD.device
-        seed, y_TD = draw_seed(device, p), torch.empty(rows, columns, dtype=dtype, device=device)
+        seed, y_TD = draw_seeds(device, p), torch.empty(rows, columns, dtype=dtype, device=device)
         statistics_T2 = torch.empty(rows, 2, device=device)
         (threshold, scale), block = dropout_threshold_and_scale(p), block_size(columns)
         launch(
@@ -225,11 +305,7 @@ class _EmbeddingNorm(torch.autograd.Function):
             rows, columns, scale, threshold, block,
             moved=gradients[0].nbytes + 2 * dx_TD.nbytes + parts.nbytes, num_warps=warp_count(block),
         )  # fmt: skip
-        # PyTorch's operator sorts the ids and so adds the rows of each id in a fixed order, without atomic additions.
-        table_gradients = (
-            torch.ops.aten.embedding_dense_backward(dx_TD, index, len(table), -1, False)
-            for index, table in zip(ids, tables, strict=True)
-        )
+        table_gradients = (table_gradient(table, index, dx_TD) for index, table in zip(ids, tables, strict=True))
         return None, None, None, None, None, *table_gradients, *parts.sum(0).unbind()
 
 
@@ -237,3 +313,33 @@ def embedding_norm(
     ids: ThreeTensors, tables: ThreeTensors, weight_D: Tensor, bias_D: Tensor, probability: float, dtype: torch.dtype
 ) -> Tensor:
     return apply(_EmbeddingNorm, probability, dtype, *ids, *tables, weight_D, bias_D)
+
+
+_CONSTANTS = {"threshold": 6554, "BLOCK": 1024}
+_FORWARD = "*bf16 *bf16 *fp32 *fp32 *fp32 *i64 *bf16 *bf16 *fp32 {} *fp32 *i32 i32 fp32 fp32"
+_BACKWARD = "*bf16 *bf16 *bf16 *fp32 *fp32 *i64 *bf16 {} *fp32 *fp32 *i32 i32 i32 fp32"
+_BF16, _FP8 = {"FP8": False, "LIMIT": 0.0}, {"FP8": True, "LIMIT": 448.0}
+AHEAD = (
+    Ahead(_residual_forward, _FORWARD.format("*bf16"), {**_CONSTANTS, **_BF16, "SAVE": True}, 4),
+    Ahead(
+        _residual_forward, _FORWARD.format("*fp8e4nv"), {**_CONSTANTS, **_FP8, "SAVE": True}, 4,
+        variant="fp8", capability=89,
+    ),
+    # Backward: four programs of four warps on a multiprocessor (program_count) are a quarter of its warps.
+    Ahead(
+        _residual_backward, _BACKWARD.format("*bf16"), {**_CONSTANTS, **_BF16, "SECOND": True}, 4, occupancy=0.25,
+    ),
+    Ahead(
+        _residual_backward, _BACKWARD.format("*fp8e5"), {**_CONSTANTS, **_FP8, "SECOND": True, "LIMIT": 57344.0}, 4,
+        variant="fp8", capability=89, occupancy=0.25,
+    ),
+    Ahead(
+        _embedding_forward, "*i64 *i64 *i64 *fp32 *fp32 *fp32 *fp32 *fp32 *i64 *bf16 *fp32 i32 fp32 fp32",
+        _CONSTANTS, 4,
+    ),
+    Ahead(
+        _embedding_backward,
+        "*bf16 *i64 *i64 *i64 *fp32 *fp32 *fp32 *fp32 *i64 *fp32 *fp32 *fp32 i32 i32 fp32",
+        _CONSTANTS, 4, occupancy=0.25,
+    ),
+)  # fmt: skip

@@ -21,12 +21,13 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.attention.padded import concat_and_zero_pad, dense, merge, split
 from implementations.pytorch.model.attention.varlen import flash, is_flash_available, varlen
+from implementations.pytorch.streams import new_stream
 
 
 @cache
 def side_stream(device: torch.device, side: int) -> torch.cuda.Stream:
     """Return the side stream number `side` of a device; all layers and steps share it."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return new_stream(device)
 
 
 def run_concurrently(launches: Sequence[Callable[[], Tensor]], shared: Tensor) -> list[Tensor]:

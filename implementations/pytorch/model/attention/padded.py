@@ -38,7 +38,7 @@ def padded(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: 
     lengths, width = batch.lengths, batch.lengths[0]  # the first sequence is the longest
     parts = qkv_T3HK.split([*lengths, batch.spare_slots])  # type: ignore[no-untyped-call]
     rows = [F.pad(part, (*[0] * 7, width - length)) for part, length in zip(parts, lengths, strict=False)]
-    counts = batch.sequence_starts.diff().int()
+    counts = batch.sequence_starts.diff().int()[: len(lengths)]  # without the sequences that have no tokens
     contexts = _attend(torch.stack(rows), counts, kernels, probability).flatten(2).unbind()
     return concat_and_zero_pad(
         [context[:length] for context, length in zip(contexts, lengths, strict=True)], batch.slots

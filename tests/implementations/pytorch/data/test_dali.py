@@ -44,7 +44,7 @@ def tensors(step: Step) -> list[torch.Tensor]:
 @with_dali
 @pytest.mark.parametrize(("count", "depth"), [(7, 3), (2, 4), (1, 1), (0, 2)])
 def test_dali_yields_the_same_steps(order: TrainingOrder, count: int, depth: int) -> None:
-    slots = run_shapes(order, 1, 12).masked_slots
+    slots = run_shapes(order, 12).masked_slots
     with DaliPrefetcher(order, 1, range(3, 3 + count), depth, slots) as steps:
         found = list(steps)
     assert len(found) == count

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.evaluation import evaluation_batches, evaluation_share
+from implementations.pytorch.data.evaluation import assign_evaluation, evaluation_batches
 from podium.core.errors import UsageError
 from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.balancing.published import snake
@@ -59,7 +59,8 @@ def test_costs_of_ranks_are_balanced(ranks: int, wikipedia_lengths: Callable[[in
     lengths = wikipedia_lengths(10_000, 1).astype(np.int64)
     spec = AssignmentSpec(ranks, ranks, pair_cost=3e-4, sequence_cost=2.0, counts="free")
     costs = spec.costs(lengths)
-    shares = [evaluation_share(lengths, rank, spec) for rank in range(ranks)]
+    assignment = assign_evaluation(lengths, spec)
+    shares = [assignment.part(rank) for rank in range(ranks)]
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(10_000))
     loads = np.array([costs[share].sum() for share in shares])
     assert loads.max() / loads.mean() < 1.001

@@ -66,7 +66,7 @@ def test_prefetched_steps_are_in_order(order: TrainingOrder, depth: int, window:
 
 
 def test_masked_slots_are_passed_to_the_reader(order: TrainingOrder) -> None:
-    slots = run_shapes(order, 0, 3).masked_slots
+    slots = run_shapes(order, 3).masked_slots
     with Prefetcher(order, 0, range(3), 2, slots) as steps:
         shapes = [batch.shape for step in steps for batch in step.micro_batches]
     expected = [batch.shape for number in range(3) for batch in read_step(order, number, 0, slots).micro_batches]

@@ -89,7 +89,7 @@ def test_read_ahead_does_not_change_steps(
 
 def test_masked_slots_are_used(store: SampleStore) -> None:
     order = make_order(store)
-    shapes = run_shapes(order, 1, 6)
+    shapes = run_shapes(order, 6)
     with StepReader(order, 1, shapes.masked_slots) as reader:
         for number, step in enumerate(reader.steps(range(6))):
             assert_same(step, read_step(order, number, 1, shapes.masked_slots))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from benchmarks.bert.sizes import LARGE
-from implementations.pytorch.distributed.gradient_sync import HOOKS, fp32_bucket_mib, wrap_ddp
+from implementations.pytorch.distributed.gradient_sync import HOOKS, WIRE_TYPES, fp32_bucket_mib, wrap_ddp
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.choose import load_kernels
 from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
@@ -206,6 +206,43 @@ def test_communication_overlaps_with_backward(cases: dict[int, Cases], ranks: in
         held = mine["before tight"][2]["times"]
         assert held["started"][0] > held["ready"][-1]
         assert len(held["started"]) == len(held["ready"]) > 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "wire", "ranks", "operation", "sent"),
+    [
+        ("nccl", "fp32", 4, dist.ReduceOp.AVG, 6.0),  # multiplied by 1 / ranks by NCCL, before the sum
+        ("gloo", "fp32", 4, dist.ReduceOp.SUM, 1.5),
+        ("nccl", "fp32", 1, dist.ReduceOp.SUM, 6.0),
+        ("nccl", "fp16", 4, dist.ReduceOp.SUM, 1.5),
+        ("nccl", "bf16", 4, dist.ReduceOp.SUM, 1.5),
+        ("gloo", "fp16", 1, dist.ReduceOp.SUM, 6.0),
+    ],
+)
+def test_the_division_by_the_ranks_is_no_pass_over_memory_where_another_operation_can_divide(
+    backend: str,
+    wire: Literal["fp32", "fp16", "bf16"],
+    ranks: int,
+    operation: dist.ReduceOp,
+    sent: float,
+    processes: Processes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is passed to the all-reduce: values in the wire type, divided before they are rounded, and its operation."""
+    layer = nn.Linear(3, 1, bias=False)
+    model, sync = wrap_ddp(layer, processes.device, wire=wire)
+    sync._ranks, calls, all_reduce = ranks, [], dist.all_reduce
+
+    def record(tensor: Tensor, op: Any = dist.ReduceOp.SUM, **options: Any) -> Any:
+        calls.append((tensor.dtype, tensor.tolist(), op))
+        return all_reduce(tensor, **options)
+
+    monkeypatch.setattr(dist, "all_reduce", record)
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
+    sync.begin(model, None)
+    loss = model(torch.full((1, 3), 6.0)).sum()
+    torch.autograd.backward(loss)
+    assert calls == [(WIRE_TYPES[wire], [sent] * 3, operation)]
 
 
 @pytest.mark.parametrize(("norm", "expected"), [(0.0, 1.0), (0.25, 1.0), (2.0, 1.0), (8.0, 0.25), (math.inf, 0.0)])

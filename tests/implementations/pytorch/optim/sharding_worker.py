@@ -1,8 +1,9 @@
 """One rank of test_sharded_lamb: trains the same weights with LAMB and with sharded LAMB.
 
-Arguments: file of the process group, rank, ranks, file to save to.
+Arguments: file of the process group, rank, ranks, file to save to. In Triton's interpreter both are fused.
 """
 
+import os
 import sys
 from copy import deepcopy
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from implementations.pytorch.optim.fused import FusedLamb, FusedShardedLamb
 from implementations.pytorch.optim.lamb import Lamb
 from implementations.pytorch.optim.sharded_lamb import ShardedLamb
 
@@ -43,12 +45,14 @@ def train(weights: list[Tensor], optimizer: Lamb, steps: range, overflows: bool)
         if overflows:
             optimizer.found_inf = torch.tensor(float(step == 1))  # type: ignore[attr-defined]
         optimizer.step()
+        assert not isinstance(optimizer, FusedLamb) or not any(w.grad is not None and w.grad.any() for w in weights)
 
 
 def ends(overflows: bool) -> dict[str, Any]:
     plain_weights, shared_weights = parameters(), parameters()
-    plain = Lamb(groups(plain_weights), lr=torch.tensor(0.1), **SETTINGS)
-    shared = ShardedLamb(groups(shared_weights), min_sharded_numel=LEAST_SHARED, lr=torch.tensor(0.1), **SETTINGS)
+    lamb, sharded_lamb = (FusedLamb, FusedShardedLamb) if "TRITON_INTERPRET" in os.environ else (Lamb, ShardedLamb)
+    plain = lamb(groups(plain_weights), lr=torch.tensor(0.1), **SETTINGS)
+    shared = sharded_lamb(groups(shared_weights), min_sharded_numel=LEAST_SHARED, lr=torch.tensor(0.1), **SETTINGS)
     train(plain_weights, plain, range(4), overflows)
     train(shared_weights, shared, range(4), overflows)
     return {

@@ -1,6 +1,10 @@
 """LAMB sharded over three ranks has the weights and the state of LAMB, bit for bit."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from implementations.pytorch.optim.sharded_lamb import ShardedLamb
 from podium.config.schema import OptimizerSettings
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
+ROOT = WORKER.parents[4]
 RANKS = 3
 SETTINGS = OptimizerSettings(
     algorithm="lamb",
@@ -29,11 +34,22 @@ SETTINGS = OptimizerSettings(
 )
 
 
-@pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory, start_ranks: Callable[..., None]) -> list[dict[bool, Any]]:
+@pytest.fixture(scope="module", params=["plain", "fused"])
+def ends(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, start_ranks: Callable[..., None]
+) -> list[dict[bool, Any]]:
+    if request.param == "fused" and find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
     folder = tmp_path_factory.mktemp("sharding")
     outs = [folder / f"{rank}.pt" for rank in range(RANKS)]
-    start_ranks(WORKER, [(folder / "group", rank, RANKS, out) for rank, out in enumerate(outs)])
+    arguments = [(folder / "group", rank, RANKS, out) for rank, out in enumerate(outs)]
+    if request.param == "plain":
+        start_ranks(WORKER, arguments)
+        return [torch.load(out) for out in outs]
+    # New processes, since Triton reads TRITON_INTERPRET when it is imported.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([sys.executable, WORKER, *map(str, its)], env=environment) for its in arguments]
+    assert [process.wait(300) for process in ranks] == [0] * RANKS
     return [torch.load(out) for out in outs]
 
 

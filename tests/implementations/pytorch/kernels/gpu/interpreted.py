@@ -9,10 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from implementations.pytorch.data.batch import IGNORED
+from benchmarks.bert.samples import Sample
+from implementations.pytorch.data.batch import IGNORED, collate
+from implementations.pytorch.distributed.gradient_sync import wrap_ddp
+from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.gpu import embedding_gradient
+from implementations.pytorch.kernels.gpu.embedding_gradient import add_rows
 from implementations.pytorch.kernels.gpu.kernel_set import TRITON
 from implementations.pytorch.kernels.interface import dropout_threshold_and_scale
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.model.decoder import decode_padded
+from implementations.pytorch.model.loss import loss_sums
 
 Call = Callable[..., Tensor]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -176,6 +184,29 @@ def test_cross_entropy(dtype: torch.dtype, masked: int, vocabulary_size: int) ->
     )
 
 
+@TYPES
+@pytest.mark.parametrize("vocabulary_size", [3, 1003, 4099, 64])
+def test_cross_entropy_of_a_padded_vocabulary(dtype: torch.dtype, vocabulary_size: int) -> None:
+    """The decoder's padded logits and gradients, by the kernel and unpadded in float64."""
+    masked, width = 5, 16
+    labels = torch.randint(0, vocabulary_size, (masked,), generator=torch.Generator().manual_seed(0))
+    labels[1::3] = IGNORED
+    x = normal(masked, width, seed=1).to(dtype).requires_grad_()
+    weight = normal(vocabulary_size, width, seed=2).to(dtype).float().requires_grad_()
+    bias = normal(vocabulary_size, seed=3).to(dtype).float().requires_grad_()
+    logits = decode_padded(x, weight, bias, 64)
+    assert logits.shape == (masked, -(-vocabulary_size // 64) * 64)
+    found = TRITON.cross_entropy(logits, labels)
+    x64, weight64, bias64 = (tensor.detach().double().requires_grad_() for tensor in (x, weight, bias))
+    expected = EAGER.cross_entropy(torch.nn.functional.linear(x64, weight64, bias64), labels)
+    torch.testing.assert_close(found.double(), expected, rtol=TOLERANCE[dtype], atol=0)
+    (padded,) = torch.autograd.grad(found, logits, retain_graph=True)
+    assert not padded[:, vocabulary_size:].any()
+    inputs, references = (x, weight, bias), (x64, weight64, bias64)
+    for one, other in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, references), strict=True):
+        assert float((one.double() - other).norm() / other.norm()) < 2 * TOLERANCE[dtype]
+
+
 def test_cross_entropy_with_the_maximum_in_a_later_block() -> None:
     logits = normal(2, 4102)
     logits[:, -1] += 3
@@ -200,3 +231,68 @@ def test_cross_entropy_of_ignored_labels_large_logits_and_nan() -> None:
     broken = normal(2, 9).float()
     broken[1, 4] = float("nan")
     assert TRITON.cross_entropy(broken, labels).isnan()
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [1] * 40,  # no id twice
+        [300],  # one run over ten chunks
+        [31, 1, 1],
+        [32, 32, 32],
+        [33, 30, 2],
+        [20, 64, 12, 5],
+        [1],
+        [5, 40, 300, 7, 1, 1, 90, 3],
+    ],
+)
+@pytest.mark.parametrize("width", [8, 1100])
+def test_rows_are_added_to_a_table_gradient(lengths: list[int], width: int) -> None:
+    """For runs of equal ids that begin and end anywhere in the chunks; rows of other ids stay as they are."""
+    random = torch.Generator().manual_seed(sum(lengths))
+    values = torch.randperm(400, generator=random)[: len(lengths)].sort().values
+    ids = values.repeat_interleave(torch.tensor(lengths))
+    order = torch.randperm(len(ids), generator=random)
+    dx, before = normal(len(ids), width).float(), normal(400, width, seed=1).float()
+    found = before.clone()
+    add_rows(found, ids[order], dx)
+    expected = before.double().index_add_(0, ids[order], dx.double())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+    others = torch.ones(400, dtype=torch.bool)
+    others[values] = False
+    assert torch.equal(found[others], before[others])
+    again = before.clone()
+    add_rows(again, ids[order], dx)
+    assert torch.equal(found, again)
+
+
+def test_gradients_of_shared_embeddings_are_added_in_place(
+    monkeypatch: pytest.MonkeyPatch,
+    make_samples: Callable[..., list[Sample]],
+    make_model: Callable[..., BertForPreTraining],
+    processes: Processes,
+) -> None:
+    """Autograd gets no gradient of the embeddings, and DDP's hooks run and average the whole one; over two steps."""
+    added: list[int] = []
+
+    def record(gradient: Tensor, ids: Tensor, dx: Tensor) -> None:
+        added.append(len(gradient))
+        add_rows(gradient, ids, dx)
+
+    monkeypatch.setattr(embedding_gradient, "LARGE_TABLE", 101)
+    monkeypatch.setattr(embedding_gradient, "add_rows", record)
+    batch = collate(make_samples([9, 5]))
+    gradients = []
+    for kernels, multiple in ((EAGER, 1), (TRITON, 64)):
+        model = make_model(kernels=kernels, vocabulary_multiple=multiple)
+        ddp, sync = wrap_ddp(model, torch.device("cpu"))
+        for _ in range(2):
+            model.zero_grad(set_to_none=False)
+            sync.begin(ddp, None)
+            loss = loss_sums(ddp(batch), batch, kernels).mean(batch.masked, batch.sequences)
+            torch.autograd.backward(loss)
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert added == [101, 512]  # words and positions; in the first step there is no gradient yet
+    for found, expected in zip(gradients[1], gradients[0], strict=True):
+        assert found is not None and expected is not None
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)

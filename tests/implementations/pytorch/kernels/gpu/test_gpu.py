@@ -1,9 +1,8 @@
-"""The Triton kernels without a GPU: run by Triton's interpreter, and compiled for Hopper."""
+"""The Triton kernels without a GPU: run by Triton's interpreter."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,8 +25,3 @@ def test_kernels_match_the_eager_reference() -> None:
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_kernels_compile_for_hopper(start_ranks: Callable[..., None], tmp_path: Path) -> None:
-    start_ranks(HERE / "hopper.py", [[]], [{"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}])
-    assert len([*tmp_path.rglob("*.cubin")]) == 8

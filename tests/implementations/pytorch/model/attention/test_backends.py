@@ -17,6 +17,7 @@ from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.attention import padded as padded_module
+from implementations.pytorch.model.attention.check import measure_deviations
 from implementations.pytorch.model.attention.dispatch import attend
 
 Maker = Callable[..., list[Sample]]
@@ -182,6 +183,24 @@ def test_all_dtypes_and_kernels_match_the_reference(
     for found, expected in zip(*ends, strict=True):
         assert found.dtype == dtype
         assert relative_error(found, expected) < tolerance
+
+
+@pytest.mark.parametrize("backend", sorted(UNPADDED))
+def test_three_tensors_give_what_one_does(backend: str, make_samples: Maker) -> None:
+    batch = collate(make_samples([40, 33, 7]), None, 64)
+    qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(0))
+    leaves = [part.clone().requires_grad_() for part in qkv.unbind(1)]
+    q, k, v = leaves
+    context = attend((q, k, v), batch, backend=backend, kernels=NUMBA, probability=0.0)
+    assert torch.equal(context, attend_plainly(qkv, batch, backend))
+    gradients = torch.autograd.grad(context.sum(), leaves)
+    (expected,) = torch.autograd.grad(attend_plainly(qkv.requires_grad_(), batch, backend).sum(), qkv)
+    assert torch.equal(torch.stack(gradients, 1), expected)
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_the_check_of_a_device_passes(backend: str) -> None:
+    assert measure_deviations(backend, torch.device("cpu"), torch.bfloat16).describe_failure() is None
 
 
 def test_an_unknown_backend_is_a_key_error(make_samples: Maker) -> None:

@@ -41,7 +41,7 @@ def test_side_streams_and_compute_stream_wait_for_each_other(monkeypatch: pytest
 
     side_stream.cache_clear()
 
-    def make(device: torch.device) -> _Stream:
+    def make(device: torch.device, priority: int) -> _Stream:
         made.append(_Stream(f"side {len(made)}", events))
         return made[-1]
 

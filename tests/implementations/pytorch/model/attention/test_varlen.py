@@ -17,14 +17,11 @@ from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.model.attention import grouped as grouped_module
-from implementations.pytorch.model.attention.dispatch import attend, resolve_attention
-from implementations.pytorch.precision import COMPUTE_TYPES
-from podium.config.load import load_system
-from podium.core.errors import UsageError
+from implementations.pytorch.model.attention.dispatch import attend
 
 Maker = Callable[..., list[Sample]]
 Error = Callable[[Tensor, Tensor], float]
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CUDA = torch.device("cuda")
 
 
 def keep(shape: tuple[int, ...], seed: Tensor, probability: float) -> Tensor:
@@ -129,6 +126,27 @@ def test_flash_attention_matches_the_reference(
     assert not found[1][batch.tokens :].any()
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_three_tensors_get_three_gradients_and_one_tensor_gets_one(
+    separate: bool, operator: None, make_samples: Maker
+) -> None:
+    """Of three tensors no gradient is stacked."""
+    batch = collate(make_samples([50, 40]), None, 64)
+    start = torch.randn(batch.slots, 3, 2, 8, generator=torch.Generator().manual_seed(0))
+    call = partial(attend, batch=batch, backend="flash", kernels=EAGER, probability=0.0)
+    leaves = [part.clone().requires_grad_() for part in (start.unbind(1) if separate else [start])]
+    context = call((leaves[0], leaves[1], leaves[2]) if separate else leaves[0])
+    with torch.profiler.profile() as profile:
+        found = torch.autograd.grad(context.sum(), leaves)
+    assert any(event.key == "aten::stack" for event in profile.key_averages()) is not separate
+    expected = (
+        run(call, start, batch.slots)[0],
+        torch.autograd.grad(call(leaf := start.clone().requires_grad_()).sum(), leaf),
+    )
+    torch.testing.assert_close(context.detach(), expected[0].detach())
+    torch.testing.assert_close(torch.stack(found, 1) if separate else found[0], expected[1][0])
+
+
 def test_dropout_reaches_the_operator(operator: None, make_samples: Maker) -> None:
     """Forward and backward use the same mask, which differs between calls."""
     batch = collate(make_samples([50, 40]), None, 64)
@@ -171,47 +189,6 @@ def capability(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, minor))
 
     return set_capability
-
-
-def test_flash_attention_on_unsupported_devices_is_an_error(capability: Callable[[int, int], None]) -> None:
-    capability(9, 0)
-    with pytest.raises(UsageError, match="attention: found flash with bfloat16 on cpu, but it needs bf16 or fp16 on"):
-        resolve_attention("flash", CPU, torch.bfloat16)
-    with pytest.raises(UsageError, match="allowed here are auto, padded, grouped, nested"):
-        resolve_attention("flash", CUDA, torch.float32)
-    resolve_attention("flash", CUDA, torch.float16)
-    for backend in ("padded", "grouped", "nested"):
-        resolve_attention(backend, CPU, torch.float32)
-
-
-def test_flash_attention_on_gpus_before_ampere_is_an_error(capability: Callable[[int, int], None]) -> None:
-    capability(7, 5)
-    with pytest.raises(UsageError, match=r"with float16 on cuda of compute capability 7\.5, but it .* 8\.0 or more"):
-        resolve_attention("flash", CUDA, torch.float16)
-    for backend in ("padded", "grouped", "nested"):
-        resolve_attention(backend, CUDA, torch.float16)
-    capability(8, 0)
-    resolve_attention("flash", CUDA, torch.bfloat16)
-
-
-@pytest.mark.parametrize(
-    ("version", "dtype", "chosen"),
-    [((8, 0), torch.float16, "flash"), ((8, 0), torch.float32, "nested"), ((7, 5), torch.float16, "nested")],
-)
-def test_auto_is_flash_if_supported_else_nested(
-    version: tuple[int, int], dtype: torch.dtype, chosen: str, capability: Callable[[int, int], None]
-) -> None:
-    capability(*version)
-    assert resolve_attention("auto", CUDA, dtype) == chosen
-    assert resolve_attention("auto", CPU, dtype) == "grouped"
-
-
-@pytest.mark.parametrize("recipe", ["academic", "exchanged", "indexed", "packed", "padded", "random"])
-def test_t4_supports_the_attention_of_every_recipe(recipe: str, capability: Callable[[int, int], None]) -> None:
-    capability(7, 5)
-    config = load_system("academic_t4", recipe)
-    chosen = resolve_attention(config.attention, CUDA, COMPUTE_TYPES[config.precision])
-    assert chosen == ("nested" if config.attention == "auto" else config.attention)
 
 
 class OnCuda:

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.gpu.common import record_launches
 from implementations.pytorch.model.attention import padded as rectangles_module
 from implementations.pytorch.model.attention.dispatch import attend
 
@@ -20,7 +21,12 @@ Maker = Callable[..., list[Sample]]
 
 
 UNPADDED = [(None, 1), (None, 64)]
-LAYOUTS = {"padded": [*UNPADDED, (96, 64)], "grouped": [*UNPADDED, (96, 64)], "flash": UNPADDED}
+LAYOUTS = {
+    "padded": [*UNPADDED, (96, 64)],
+    "grouped": [*UNPADDED, (96, 64)],
+    "cudnn": UNPADDED,
+    "flash": UNPADDED,
+}
 
 
 class Written(TorchDispatchMode):
@@ -49,7 +55,7 @@ def test_no_value_is_read_on_the_host(
     """Fake tensors have no values, so reading one raises an error. The code path is that of a GPU."""
     monkeypatch.setattr(rectangles_module, "is_supported", lambda tensor: False)
     batch = collate(make_samples([90, 1, 33, 64, 7]), *layout)
-    with FakeTensorMode() as mode:
+    with FakeTensorMode() as mode, record_launches(lambda *_: None):
         fake = batch.map_tensors(mode.from_tensor)
         qkv = torch.empty(batch.slots, 3, 2, 8, dtype=dtype, requires_grad=True)
         context = attend(qkv, fake, backend=backend, kernels=EAGER, probability=0.1)
