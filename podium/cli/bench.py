@@ -1,6 +1,7 @@
-"""`podium bench`: times training steps in an implementation's processes and prints the results."""
+"""`podium bench`: times training steps in an implementation's processes, or counts their kernels."""
 
 import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +21,9 @@ from podium.core.console import UNKNOWN, number_table, print_line, summary_table
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
 from podium.launch.launch import diagnose_failure, launch
+from podium.planning.accelerators import require_gpu
 from podium.planning.costs import StepCosts, own_costs_path, save_costs
+from podium.run.implementation import call_entry_point
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
 
@@ -73,6 +76,85 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
     if not measured["complete"]:
         measured["failures"]["the rest"] = str(diagnose_failure(folder, exit_code))
     return measured
+
+
+def require_timing_options_unset(options: BenchOptions) -> None:
+    """Raise UsageError for options of timed steps, which `--roofline` does not run."""
+    given = {"--ablate": options.ablate, "--against": options.against, "--steps": options.steps != BenchOptions.steps}
+    for name, value in given.items():
+        if value:
+            raise UsageError(
+                f"{name} times steps on this machine, and --roofline counts the kernels of one step without running "
+                "them; leave out one of the two. To compare settings, count each with --set, such as "
+                "--set precision=fp8"
+            )
+
+
+def count(config: RunConfig, options: BenchOptions, gpu: str | None, progress: Progress) -> dict[str, Any]:
+    """Count the kernels of a step on a GPU, by default the system's own; see implementations/pytorch/bench/roofline.py.
+
+    Raises UsageError for options that do not apply, and for a GPU that is unknown or does not support the settings.
+    """
+    require_timing_options_unset(options)
+    if gpu is None:
+        if config.launch.device == "cpu":
+            raise UsageError(f"{config.system} trains on a CPU; name the GPU to count for, such as --gpu h200")
+        gpu = config.description.accelerator_model_name
+    kind, _ = require_gpu(gpu)
+    arguments = ["--gpu", gpu, "--vocabulary", str(options.vocabulary or SIZES[config.size].vocabulary_size)]
+    for name in ("layers", "hidden"):
+        value = getattr(options, name)
+        arguments += [f"--{name}", str(value)] if value is not None else []
+    arguments += ["--lengths", str(options.lengths.resolve())] if options.lengths is not None else []
+    progress.note(f"Counting the kernels of a step on one {kind.name}")
+    with tempfile.TemporaryDirectory(prefix="podium_") as folder:
+        path = Path(folder) / "config.yaml"
+        write_resolved(config.model_copy(update={"seed": config.seed or 0}), path)
+        return call_entry_point(config.implementation, "bench.roofline", [str(path), *arguments])
+
+
+SHOWN_SHARE = 0.01  # of the step's time: kernels below it are summed up in one row of their part
+
+
+def print_count(console: Console, config: RunConfig, counted: Mapping[str, Any]) -> None:
+    """Print launches, bytes, FLOPs and counted milliseconds by part of the step and by kernel."""
+    total = counted["total"]
+    rates = counted["rates"]
+    speed = f"{rates['bytes_per_second'] / 1e12:.3g} TB/s, {rates['flops']['half'] / 1e12:.4g} TFLOP/s bf16"
+    if counted["precision"] == "fp8":
+        speed += f", {rates['flops']['fp8'] / 1e12:.4g} fp8"
+    caption = (
+        f"{counted['sequences']} sequences, {counted['tokens']:,} tokens on one of {counted['ranks']} ranks; precision "
+        f"{counted['precision']}, kernels {counted['kernel_set']}, attention {counted['attention']}. Counted for "
+        f"{counted['gpu']} with {speed}, and not measured: a lower bound, at most "
+        f"{1000 * counted['sequences'] / total['milliseconds']:,.0f} sequences/s on a GPU."
+    )
+    title = f"Counted step of {config.system}, recipe {config.recipe}"
+    table = number_table(title, "part and kernel", "launches", "GB", "TFLOP", "ms", "share", caption=caption)
+
+    def add(name: str, row: Mapping[str, Any], style: str | None = None) -> None:
+        flops = f"{row['flops'] / 1e12:.3f}" if row["flops"] else ""
+        share = row["milliseconds"] / total["milliseconds"]
+        numbers = (f"{row['launches']:,}", f"{row['bytes'] / 1e9:.2f}", flops, f"{row['milliseconds']:.2f}")
+        table.add_row(name, *numbers, f"{share:.1%}", style=style)
+
+    for part in counted["parts"]:
+        if not part["launches"]:
+            continue
+        add(part["part"], part, "bold")
+        kernels = [row for row in counted["kernels"] if row["part"] == part["part"]]
+        shown = [row for row in kernels if row["milliseconds"] >= SHOWN_SHARE * total["milliseconds"]]
+        rest = [row for row in kernels if row not in shown]
+        for row in shown:
+            add(f"  {row['kernel']}", row)
+        if shown and rest:
+            add(
+                "  others",
+                {key: sum(row[key] for row in rest) for key in ("launches", "bytes", "flops", "milliseconds")},
+            )
+    table.add_section()
+    add("step", total, "bold")
+    console.print(table)
 
 
 def write_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:

@@ -166,6 +166,18 @@ def bench(
         typer.Option(min=5, max=65_536, help="Vocabulary size. Default: that of the system's model size."),
     ] = None,
     lengths: Lengths = None,
+    roofline: Annotated[
+        bool,
+        typer.Option(
+            "--roofline",
+            help="Count the bytes and FLOPs of every kernel of a step, and the least time they take on a GPU. Runs "
+            "nothing and needs no GPU.",
+        ),
+    ] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --roofline: the GPU, such as h200 or a100. Default: the system's."),
+    ] = None,
     recipe: Recipe = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -176,7 +188,15 @@ def bench(
     settings, also fits the time for each token, pair of tokens and so on, and writes these step costs to
     systems/costs/SYSTEM.json, for `podium balance` and `podium predict`.
     """
-    from podium.cli.bench import BenchOptions, measure, print_timings, require_all_sides, write_costs
+    from podium.cli.bench import (
+        BenchOptions,
+        count,
+        measure,
+        print_count,
+        print_timings,
+        require_all_sides,
+        write_costs,
+    )
     from podium.config.load import load_system
     from podium.launch.launch import require_torch
     from podium.run.progress import Progress
@@ -184,6 +204,12 @@ def bench(
     config = load_system(system, recipe, settings or [])
     require_torch()
     options = BenchOptions(ablate, against, steps, layers, hidden, vocabulary, lengths, rounds)
+    if roofline:
+        counted = count(config, options, gpu, Progress(errors))
+        print_output(as_json, counted, lambda to: print_count(to, config, counted))
+        return
+    if gpu is not None:
+        raise UsageError("--gpu names the GPU that --roofline counts for; steps are timed on this machine's devices")
     fit_costs = options.uses_system_model and not (recipe or settings)
     measured = measure(config, options, fit_costs, Progress(errors))
     if fit_costs and "step_costs" in measured:

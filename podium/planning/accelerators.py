@@ -3,6 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from podium.core.errors import UsageError
+from podium.core.text import short_repr
+
 MAX_NAME_LENGTH = 200  # characters of a description's name that are matched: bounds the time of the patterns
 
 
@@ -22,6 +25,7 @@ class Accelerator:
     tf32_flops: float | None = None
     fp8_flops: float | None = None
     compute_capability: tuple[int, int] | None = None  # of NVIDIA GPUs only; determines the available instructions
+    memory_bytes_per_second: float | None = None  # the manufacturer's peak; None: not in the table
 
 
 def find_accelerator(text: str) -> Accelerator | None:
@@ -115,6 +119,20 @@ _CAPABILITIES: dict[tuple[int, int], tuple[str, ...]] = {
     (10, 0): ("GB200", "B200"),
     (10, 3): ("GB300", "B300"),
 }
+# Memory bandwidth in TB/s of NVIDIA's GPUs. Source: data sheets; of the A100 SXM that with 80 GB.
+_MEMORY_BANDWIDTHS = {
+    "NVIDIA T4": 0.32,
+    "NVIDIA A100 PCIe": 1.935,
+    "NVIDIA A100 SXM": 2.039,
+    "NVIDIA A100": 2.039,
+    "NVIDIA H100 PCIe": 2.0,
+    "NVIDIA H100 NVL": 3.9,
+    "NVIDIA H100 SXM": 3.35,
+    "NVIDIA H200 NVL": 4.8,
+    "NVIDIA H200": 4.8,
+    "NVIDIA GB200": 8.0,
+    "NVIDIA B200": 8.0,
+}
 _CAPABILITY_OF = {f"NVIDIA {name}": capability for capability, names in _CAPABILITIES.items() for name in names}
 
 
@@ -124,7 +142,64 @@ def _from_tera(peak: float | None) -> float | None:
 
 def _build_accelerator(name: str, peak: float | None) -> Accelerator:
     fp32, tf32, fp8 = map(_from_tera, _OTHER_PEAKS.get(name, (None, None, None)))
-    return Accelerator(name, _from_tera(peak), fp32, tf32, fp8, _CAPABILITY_OF.get(name))
+    bandwidth = _from_tera(_MEMORY_BANDWIDTHS.get(name))
+    return Accelerator(name, _from_tera(peak), fp32, tf32, fp8, _CAPABILITY_OF.get(name), bandwidth)
 
 
 _KINDS = tuple((re.compile(pattern, re.IGNORECASE), _build_accelerator(name, peak)) for pattern, name, peak in _TABLE)
+
+
+@dataclass(frozen=True)
+class ReachableRates:
+    """Rates that large kernels reach on a GPU, for lower bounds on times: FLOP/s by what computes them, and bytes/s.
+
+    Keys of `flops`: half (bf16 and fp16), fp8 and fp32 matrix products, and attention with flash attention 2 and cuDNN.
+    """
+
+    flops: dict[str, float]
+    bytes_per_second: float
+
+
+# Reachable on an H200: bf16 products measured, 790 of 989 TFLOP/s; fp8 products 1,050 of 1,979 in practice; 4.3 of 4.8
+# TB/s. Other GPUs are assumed to reach the same shares of their peaks.
+_HALF_SHARE, _FP8_SHARE, _MEMORY_SHARE = 790 / 989, 1050 / 1979, 4.3 / 4.8
+# FLOP/s of attention of variable length with dropout, forward and backward together, backward as twice forward.
+# Reported, not measured: on an H200 13 ms with flash attention 2 and 6 to 7 ms with cuDNN, for 56 sequences of
+# Wikipedia's lengths in BERT-large, whose 5.53 million pairs of tokens take 12 · 24 layers · 1,024 FLOPs each.
+_REPORTED_FLOPS = 12 * 24 * 1024 * 5_533_083
+_HOPPER_FLASH, _HOPPER_CUDNN = _REPORTED_FLOPS / 13e-3, _REPORTED_FLOPS / 6.5e-3
+# Flash attention 2 uses Ampere's instructions on all later GPUs. Its forward pass reaches 230 TFLOP/s on an A100 and
+# 335 on an H100 (Dao, arXiv 2307.08691), so here the A100's share of its peak is taken as 230/335 of the H200's rate.
+_AMPERE_FLASH_SHARE = _HOPPER_FLASH * 230 / 335 / 312e12
+_HOPPER = (9, 0)
+
+
+def reachable_rates(kind: Accelerator) -> ReachableRates | None:
+    """Return the reachable rates of a GPU; None if its peaks are not in the table."""
+    if not (kind.peak_flops and kind.memory_bytes_per_second and kind.compute_capability):
+        return None
+    is_hopper = kind.compute_capability >= _HOPPER
+    flash = _HOPPER_FLASH if is_hopper else _AMPERE_FLASH_SHARE * kind.peak_flops
+    flops = {
+        "half": _HALF_SHARE * kind.peak_flops,
+        "flash": flash,
+        "cudnn": _HOPPER_CUDNN if is_hopper else flash,
+    }
+    if kind.fp32_flops is not None:
+        flops["fp32"] = _HALF_SHARE * kind.fp32_flops
+    if kind.fp8_flops is not None:
+        flops["fp8"] = _FP8_SHARE * kind.fp8_flops
+    return ReachableRates(flops, _MEMORY_SHARE * kind.memory_bytes_per_second)
+
+
+def require_gpu(name: str) -> tuple[Accelerator, ReachableRates]:
+    """Return the GPU of a name such as h200 with its reachable rates; the SXM variant where the name leaves it open.
+
+    Raises UsageError for a GPU whose peaks are not in the table.
+    """
+    for kind in (find_accelerator(name), find_accelerator(f"{name} SXM")):
+        rates = reachable_rates(kind) if kind else None
+        if kind and rates:
+            return kind, rates
+    known = ", ".join(kind.removeprefix("NVIDIA ") for kind in _MEMORY_BANDWIDTHS)
+    raise UsageError(f"--gpu: found {short_repr(name)}, allowed are {known}; name one of them")

@@ -33,23 +33,21 @@ class Processor:
         return self.link_bytes_per_second > 100e9
 
 
-def _processor(
-    name: str, memory_bytes_per_second: float, link_bytes_per_second: float, memory_gb: float | None = None
-) -> Processor:
+def _processor(name: str, link_bytes_per_second: float, memory_gb: float | None = None) -> Processor:
     kind = find_accelerator(name)
-    assert kind is not None and kind.peak_flops is not None
+    assert kind is not None and kind.peak_flops is not None and kind.memory_bytes_per_second is not None
     memory = None if memory_gb is None else memory_gb * 1e9
-    rates = (memory_bytes_per_second, link_bytes_per_second)
+    rates = (kind.memory_bytes_per_second, link_bytes_per_second)
     return Processor(kind.name, kind.peak_flops, *rates, memory, kind.fp32_flops)
 
 
 # Keys are the names used in the published results. Sources: NVIDIA's data sheets; `cpu` is assumed.
 PROCESSORS: dict[str, Processor] = {
-    "a100_sxm": _processor("NVIDIA A100 SXM", 2.039e12, 300e9),
-    "a100_pcie": _processor("NVIDIA A100 PCIe", 1.935e12, 32e9),
-    "h100_sxm": _processor("NVIDIA H100 SXM", 3.35e12, 450e9, 80),
-    "h200": _processor("NVIDIA H200", 4.8e12, 450e9, 141),
-    "t4": _processor("NVIDIA T4", 320e9, 15.75e9, 16),
+    "a100_sxm": _processor("NVIDIA A100 SXM", 300e9),
+    "a100_pcie": _processor("NVIDIA A100 PCIe", 32e9),
+    "h100_sxm": _processor("NVIDIA H100 SXM", 450e9, 80),
+    "h200": _processor("NVIDIA H200", 450e9, 141),
+    "t4": _processor("NVIDIA T4", 15.75e9, 16),
     "cpu": Processor("CPU", 1e12, 20e9, 5e9),
 }
 

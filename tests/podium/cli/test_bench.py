@@ -12,8 +12,16 @@ import pytest
 from rich.console import Console
 
 from podium.cli import bench
-from podium.cli.bench import BenchOptions, measure, print_timings, require_all_sides, write_costs
-from podium.config.load import load_system, write_resolved
+from podium.cli.bench import (
+    BenchOptions,
+    count,
+    measure,
+    print_count,
+    print_timings,
+    require_all_sides,
+    write_costs,
+)
+from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
@@ -231,3 +239,72 @@ def test_usage_error_in_the_processes_is_a_failure(
     failure = folder.read_failure()
     assert isinstance(failure, UsageError)
     assert str(failure).startswith("--hidden: found 65, allowed are multiples of 64")
+
+
+COUNTED: dict[str, Any] = {
+    "gpu": "NVIDIA H200",
+    "rates": {"flops": {"half": 790e12, "fp8": 1050e12}, "bytes_per_second": 4.3e12},
+    "precision": "fp8",
+    "attention": "flash",
+    "kernel_set": "triton",
+    "ranks": 1,
+    "sequences": 56,
+    "tokens": 14_325,
+    "total": {"launches": 1203, "bytes": 3_000_000_000, "flops": 2e12, "milliseconds": 50.0},
+    "parts": [
+        {"part": "matrix products", "launches": 3, "bytes": 1_000_000_000, "flops": 2e12, "milliseconds": 30.0},
+        {"part": "optimizer", "launches": 1200, "bytes": 2_000_000_000, "flops": 0.0, "milliseconds": 20.0},
+        {"part": "copies", "launches": 0, "bytes": 0, "flops": 0.0, "milliseconds": 0.0},
+    ],
+    "kernels": [
+        {"part": "matrix products", "kernel": "mm", "launches": 3, "bytes": 1, "flops": 2e12, "milliseconds": 30.0},
+        {"part": "optimizer", "kernel": "update", "launches": 2, "bytes": 1, "flops": 0.0, "milliseconds": 19.5},
+        {"part": "optimizer", "kernel": "zero", "launches": 700, "bytes": 1, "flops": 0.0, "milliseconds": 0.3},
+        {"part": "optimizer", "kernel": "norm", "launches": 498, "bytes": 1, "flops": 0.0, "milliseconds": 0.2},
+    ],
+}
+
+
+def test_count_is_printed_by_part_with_small_kernels_summed_up(config: RunConfig) -> None:
+    out = StringIO()
+    print_count(Console(file=out, width=120), config, COUNTED)
+    rows = [line.strip("│ \n").split("│") for line in out.getvalue().splitlines() if "│" in line]
+    found = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+    assert found["matrix products"] == ["3", "1.00", "2.000", "30.00", "60.0%"]
+    assert found["others"] == ["1,198", "0.00", "", "0.50", "1.0%"]
+    assert found["step"] == ["1,203", "3.00", "2.000", "50.00", "100.0%"]
+    assert not {"zero", "norm", "copies"} & set(found)
+    text = " ".join(out.getvalue().split())
+    assert "at most 1,120 sequences/s on a GPU" in text and "not measured" in text and "1050 fp8" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "gpu", "message"),
+    [
+        (BenchOptions(ablate=True), "h200", "--ablate times steps on this machine"),
+        (BenchOptions(against="huggingface"), "h200", "--against times steps on this machine"),
+        (BenchOptions(steps=3), "h200", "--steps times steps on this machine"),
+        (BenchOptions(), None, "laptop trains on a CPU; name the GPU to count for, such as --gpu h200"),
+        (BenchOptions(), "tpu", "--gpu: found 'tpu', allowed are .*H200"),
+    ],
+)
+def test_count_refuses_what_it_does_not_run(
+    config: RunConfig, options: BenchOptions, gpu: str | None, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        count(config, options, gpu, Progress(Console(file=StringIO())))
+
+
+def test_count_starts_one_process_of_the_implementation(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+
+    def call(implementation: str, entry: str, options: list[str]) -> dict[str, Any]:
+        called.append((implementation, entry, options[1:], load_resolved(Path(options[0])).system))
+        return COUNTED
+
+    monkeypatch.setattr(bench, "call_entry_point", call)
+    out = StringIO()
+    assert count(config, BenchOptions(layers=2), "h200", Progress(Console(file=out))) == COUNTED
+    arguments = ["--gpu", "h200", "--vocabulary", "512", "--layers", "2"]
+    assert called == [("pytorch", "bench.roofline", arguments, "laptop")]
+    assert "Counting the kernels of a step on one NVIDIA H200" in out.getvalue()

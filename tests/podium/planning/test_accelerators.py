@@ -2,7 +2,8 @@
 
 import pytest
 
-from podium.planning.accelerators import _OTHER_PEAKS, _TABLE, find_accelerator
+from podium.core.errors import UsageError
+from podium.planning.accelerators import _OTHER_PEAKS, _TABLE, find_accelerator, require_gpu
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,28 @@ def test_other_peaks_are_ordered_by_precision() -> None:
         assert fp32 is not None and fp32 < half
         assert tf32 is None or fp32 < tf32 < half
         assert fp8 is None or 1.9 * half < fp8 < 2.1 * half
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "half", "fp8", "flash", "cudnn", "terabytes"),
+    [
+        ("h200", "NVIDIA H200", 790, 1050, 125.5, 251.0, 4.3),
+        ("h100", "NVIDIA H100 SXM", 790, 1050, 125.5, 251.0, 3.0),
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 SXM", 249.2, None, 86.2, 86.2, 1.83),
+    ],
+)
+def test_reachable_rates(
+    text: str, name: str, half: float, fp8: float | None, flash: float, cudnn: float, terabytes: float
+) -> None:
+    kind, rates = require_gpu(text)
+    assert kind.name == name
+    assert rates.bytes_per_second / 1e12 == pytest.approx(terabytes, abs=0.005)
+    assert rates.flops["half"] / 1e12 == pytest.approx(half, abs=0.05)
+    assert rates.flops.get("fp8") == (None if fp8 is None else pytest.approx(fp8 * 1e12))
+    assert rates.flops["flash"] / 1e12 == pytest.approx(flash, abs=0.05)
+    assert rates.flops["cudnn"] / 1e12 == pytest.approx(cudnn, abs=0.1)
+
+
+def test_a_gpu_without_peaks_is_refused() -> None:
+    with pytest.raises(UsageError, match="--gpu: found 'V100', allowed are T4"):
+        require_gpu("V100")
