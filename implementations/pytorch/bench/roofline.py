@@ -378,7 +378,7 @@ def count_step(
     ):
         _require_triton(config)
         graphs = build_run.uses_graphs(config, fake_gpu.GPU)
-        shapes = run_shapes(order, 0, 1) if graphs else None
+        shapes = run_shapes(order, 1) if graphs else None
         step = synthetic_step(order, 0, 0, vocabulary_size, shapes.masked_slots if shapes else None)
         with fake_tensors, counter, counted_parts(counter):
             with torch.device(fake_gpu.GPU):
