@@ -137,6 +137,11 @@ class Stepper:
         self.graphs = StepGraphs(self._graph_body, self.processes.device)
         return self.graphs
 
+    def close(self) -> None:
+        """Destroy the graphs, which refer to the process group; a second call does nothing."""
+        if self.graphs is not None:
+            self.graphs.close()
+
     def loss_weights(self, step: Step) -> Tensor:
         """Return the factors of each micro-batch's loss sums [micro-batches, 2], float32, pinned for a GPU.
 

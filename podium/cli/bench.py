@@ -10,16 +10,17 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from benchmarks.bert.rules import MAX_SEED
 from benchmarks.bert.sizes import SIZES
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.console import number_table, summary_table
-from podium.core.errors import UsageError
+from podium.core.console import UNKNOWN, number_table, print_line, summary_table
+from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
-from podium.launch.launch import launch
+from podium.launch.launch import diagnose_failure, launch
 from podium.planning.accelerators import require_gpu
 from podium.planning.costs import StepCosts, own_costs_path, save_costs
 from podium.run.implementation import call_entry_point
@@ -38,6 +39,7 @@ class BenchOptions:
     hidden: int | None = None
     vocabulary: int | None = None
     lengths: Path | None = None
+    rounds: int | None = None
 
     @property
     def uses_system_model(self) -> bool:
@@ -49,7 +51,7 @@ class BenchOptions:
         if self.against not in (None, "huggingface"):
             raise UsageError(f"--against: found {self.against}, allowed is huggingface")
         arguments = ["--steps", str(self.steps), "--vocabulary", str(self.vocabulary or SIZES[size].vocabulary_size)]
-        for name in ("layers", "hidden", "against"):
+        for name in ("rounds", "layers", "hidden", "against"):
             value = getattr(self, name)
             arguments += [f"--{name}", str(value)] if value is not None else []
         arguments += ["--lengths", str(self.lengths.resolve())] if self.lengths is not None else []
@@ -59,7 +61,8 @@ class BenchOptions:
 def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Progress) -> dict[str, Any]:
     """Run the implementation's `bench` in a new folder under runs/ and return its summary.
 
-    With `costs` it also fits step costs. UsageError or WorkError, as the processes end.
+    With `costs` it also fits step costs. UsageError or WorkError, as the processes end. If they end after Podium's
+    first turn, the summary has their error among its `failures`.
     """
     arguments = options.arguments(config.size) + (["--costs"] if costs else [])
     folder = RunFolder(make_folder(RUNS / config.system / f"bench_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
@@ -67,9 +70,11 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
         config = config.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
     write_resolved(config, folder.config)
     progress.note("Timing steps")
-    launch(config, folder, "bench", arguments, on_tick=lambda: None)
+    exit_code = launch(config, folder, "bench", arguments, on_tick=lambda: None)
     measured = folder.read_summary()
     assert measured is not None, "launch raises if the processes leave no summary"
+    if not measured["complete"]:
+        measured["failures"]["the rest"] = str(diagnose_failure(folder, exit_code))
     return measured
 
 
@@ -178,6 +183,15 @@ def print_timings(console: Console, config: RunConfig, measured: Mapping[str, An
     console.print(table)
     if measured["ablation"]:
         console.print(_ablation_table(measured))
+    for name, reason in measured["misfits"].items():
+        print_line(console, f"{name}: not timed, {reason}")
+
+
+def require_all_sides(measured: Mapping[str, Any]) -> None:
+    """Raise WorkError with the sides that failed, if any."""
+    failures = measured["failures"]
+    if failures:
+        raise WorkError("not all was timed\n" + "\n".join(f"  {name}: {why}" for name, why in failures.items()))
 
 
 def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -196,7 +210,7 @@ def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("  of the matmul peak", f"{measured['share_of_peak']:.1%} of {peak:.4g} TFLOP/s {measured['precision']}"),
         ("  by the published FLOP count (MFU)", f"{measured['model_flops_utilization']:.1%}"),
         ("padding share", f"{measured['padding_share']:.1%}"),
-        ("peak memory, all variants", f"{measured['memory_bytes'] / 2**30:.2f} GiB"),
+        _memory_row(measured),
     ]
     other = measured["huggingface"]
     if other:
@@ -208,13 +222,24 @@ def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _memory_row(measured: Mapping[str, Any]) -> tuple[str, str]:
+    peak = f"{measured['memory_bytes'] / 2**30:.2f} GiB"
+    if measured["device"] == "cpu":
+        return "peak memory of the process", peak
+    return "peak memory of a GPU, with warm-up", f"{peak} (estimated: {measured['estimated_bytes'] / 2**30:.2f})"
+
+
 def _ablation_table(measured: Mapping[str, Any]) -> Table:
-    title = "Step time without an optimisation, relative to the step with all of them"
-    table = number_table(title, "without", "ratio", "least to greatest")
+    title = "Step time without an optimisation, relative to the step with all of them in the same round"
+    with_memory = measured["device"] != "cpu"  # of the process, which all variants share
+    table = number_table(title, "without", "ratio", "least to greatest", *(["GiB"] if with_memory else []))
     table.add_column("runs instead")
     for row in measured["ablation"]:
-        spread = row["ratio_by_step"]
-        table.add_row(
-            row["without"], f"{row['ratio']:.2f}", f"{spread['least']:.2f} to {spread['greatest']:.2f}", row["what"]
-        )
+        spread, memory = row["ratio_by_round"], row["memory_bytes"]
+        cells = [row["without"], UNKNOWN, UNKNOWN]
+        if spread:
+            cells[1:] = [f"{spread['median']:.2f}", f"{spread['least']:.2f} to {spread['greatest']:.2f}"]
+        if with_memory:
+            cells.append(f"{memory / 2**30:.1f}" if memory else UNKNOWN)
+        table.add_row(*cells, Text(f"{row['what']}; {row['obstacle']}" if row["obstacle"] else row["what"]))
     return table

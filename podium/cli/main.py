@@ -144,9 +144,16 @@ def bench(
     ] = False,
     against: Annotated[
         str | None,
-        typer.Option(metavar="huggingface", help="Also time Hugging Face's BERT, on padded batches, in alternation."),
+        typer.Option(metavar="huggingface", help="Also time Hugging Face's BERT, on padded batches, in turn."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Number of timed steps of each variant.")] = 8,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Turns of each variant, which the steps are spread over. Default: 3, or 1 without other variants.",
+        ),
+    ] = None,
     layers: Annotated[
         int | None, typer.Option(min=1, help="Number of layers. Default: that of the system's model size.")
     ] = None,
@@ -181,14 +188,22 @@ def bench(
     settings, also fits the time for each token, pair of tokens and so on, and writes these step costs to
     systems/costs/SYSTEM.json, for `podium balance` and `podium predict`.
     """
-    from podium.cli.bench import BenchOptions, count, measure, print_count, print_timings, write_costs
+    from podium.cli.bench import (
+        BenchOptions,
+        count,
+        measure,
+        print_count,
+        print_timings,
+        require_all_sides,
+        write_costs,
+    )
     from podium.config.load import load_system
     from podium.launch.launch import require_torch
     from podium.run.progress import Progress
 
     config = load_system(system, recipe, settings or [])
     require_torch()
-    options = BenchOptions(ablate, against, steps, layers, hidden, vocabulary, lengths)
+    options = BenchOptions(ablate, against, steps, layers, hidden, vocabulary, lengths, rounds)
     if roofline:
         counted = count(config, options, gpu, Progress(errors))
         print_output(as_json, counted, lambda to: print_count(to, config, counted))
@@ -197,9 +212,10 @@ def bench(
         raise UsageError("--gpu names the GPU that --roofline counts for; steps are timed on this machine's devices")
     fit_costs = options.uses_system_model and not (recipe or settings)
     measured = measure(config, options, fit_costs, Progress(errors))
-    if fit_costs:
+    if fit_costs and "step_costs" in measured:
         print_message(f"the fitted step costs are in {write_costs(config, measured)}")
     print_output(as_json, measured, lambda to: print_timings(to, config, measured))
+    require_all_sides(measured)
 
 
 @app.command(

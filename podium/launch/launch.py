@@ -131,7 +131,10 @@ def command(
 
 def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
     """Environment variables of a run's processes, besides those that they inherit from this process."""
-    variables = child_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
+    # Podium's own packages first; the rest as this process has it, such as carried packages.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    search_path = os.pathsep.join(dict.fromkeys([str(CODE_FOLDER), *(entry for entry in given if entry)]))
+    variables = child_environment() if INSTALLED else {"PYTHONPATH": search_path}
     variables |= {"OMP_NUM_THREADS": str(config.launch.threads), HEARTBEATS: str(private / HEARTBEAT_FILE)}
     defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
     if config.launch.nodes == 1:
@@ -156,19 +159,20 @@ def launch(
     options: Sequence[str],
     on_tick: Callable[[], None],
     node: Node = SINGLE_NODE,
-) -> None:
+) -> int:
     """Run an entry point (`train`, `bench`) to its end, calling `on_tick` a few times a second.
 
-    The processes' output is appended to output.txt (on other nodes than the first to output_N.txt). Returns once all
-    processes have ended and left a summary. Raises Interrupted after one of STOP_SIGNALS, StoppedAfterSaving if the run
-    has saved a checkpoint from which it can resume, else the error that the processes reported, or WorkError naming the
-    full disk or the rank that failed. No process is left in any case.
+    The processes' output is appended to output.txt (on other nodes than the first to output_N.txt). Returns torchrun's
+    exit code once all processes have ended and left a summary. Raises Interrupted after one of STOP_SIGNALS,
+    StoppedAfterSaving if the run has saved a checkpoint from which it can resume, else the error that the processes
+    reported, or WorkError naming the full disk or the rank that failed. No process is left in any case.
     """
     exit_code = run_processes(config, folder, entry, options, on_tick, node)
     if isinstance(saved := folder.read_failure(), StoppedAfterSaving):
         raise saved
     if folder.read_summary() is None:
         raise diagnose_failure(folder, exit_code)
+    return exit_code
 
 
 def run_processes(

@@ -1,15 +1,19 @@
 """Timings of training steps as one process of several: `torchrun … -m implementations.pytorch.bench CONFIG FOLDER`.
 
 CONFIG is a resolved configuration; the measurements are written to FOLDER/summary.json. `podium bench SYSTEM` starts
-it. Exit codes: 0 done, 1 failed (then FOLDER/failure.json has the error message), 2 wrong usage.
+it. Sides are timed in turn, and a side that fails does not end the others. Exit codes: 0 done, 1 a side failed (then
+it is listed in summary.json) or everything (then FOLDER/failure.json has the error message), 2 wrong usage.
 """
 
 import argparse
 import json
 import resource
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,30 +21,32 @@ import torch
 
 from benchmarks.bert.lengths import read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import VOCABULARY_SIZE, Size
-from implementations.pytorch.bench.huggingface import HuggingFaceRunner, attention_implementations, require_memory
+from implementations.pytorch.bench.huggingface import attention_implementations
+from implementations.pytorch.bench.sides import Problem, hugging_face_side, podium_side
 from implementations.pytorch.bench.step_costs import measure_costs
+from implementations.pytorch.bench.turns import REPETITIONS, SideResult, free_device, time_in_turns
 from implementations.pytorch.bench.variants import (
     PodiumRunner,
-    StepRunner,
-    StepTimes,
+    bench_order,
+    min_median_max,
     mixed_lengths,
     resize,
-    time_interleaved,
     variants,
 )
 from implementations.pytorch.distributed.process_group import Processes, init_distributed
-from implementations.pytorch.precision import matmul_peak
+from implementations.pytorch.precision import matmul_peak, resolve_precision
 from podium.config.load import load_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
 from podium.core.files import write_atomically
 from podium.core.processes import end_with_parent
-from podium.planning.batch_plan import SHAPE_STEPS
+from podium.planning.batch_plan import SHAPE_STEPS, GlobalBatch
 
 PODIUM = "podium"
 # Largest values of options. Token IDs are stored in 16 bits.
-OPTION_LIMITS = {"steps": 2**31 - 1, "vocabulary": 2**16, "layers": 2**31 - 1, "hidden": 2**31 - 1}
+ROUNDS = 3
+OPTION_LIMITS = {"steps": 2**31 - 1, "rounds": 2**31 - 1, "vocabulary": 2**16, "layers": 2**31 - 1, "hidden": 2**31 - 1}
 
 
 def main() -> int:
@@ -48,13 +54,14 @@ def main() -> int:
     parser.add_argument("config", type=Path, help="a resolved configuration, as `podium bench` writes it")
     parser.add_argument("folder", type=Path, help="folder for summary.json")
     parser.add_argument("--steps", type=int, default=8, help="timed steps of each variant")
+    parser.add_argument("--rounds", type=int, help=f"turns of each variant; default: {ROUNDS}, or 1 without others")
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY_SIZE, help="vocabulary size of the model")
     parser.add_argument("--layers", type=int, help="number of layers; default: that of the model size")
     parser.add_argument("--hidden", type=int, help="hidden size, a multiple of 64; default: that of the model size")
     parser.add_argument("--lengths", type=Path, help="JSON list with the number of samples of each length")
     parser.add_argument("--ablate", action="store_true", help="turn off each optimisation, one at a time")
     parser.add_argument(
-        "--against", choices=["huggingface"], help="another implementation to time, steps interleaved with Podium's"
+        "--against", choices=["huggingface"], help="another implementation to time, in turn with Podium"
     )
     parser.add_argument(
         "--costs", action="store_true", help="fit the cost of a token, a pair of tokens, a masked token and a sequence"
@@ -65,95 +72,121 @@ def main() -> int:
     try:
         config = load_resolved(arguments.config)
         with init_distributed(config) as processes:
-            result = _bench(arguments, config, processes)
-            if processes.first:
-                write_atomically(folder.summary, json.dumps(result, indent=2) + "\n")
+
+            def save(result: dict[str, Any]) -> None:
+                if processes.first:
+                    write_atomically(folder.summary, json.dumps(result, indent=2) + "\n")
+
+            result = _bench(arguments, config, processes, save)
+            save(result)
     except PodiumError as error:
         print(error, file=sys.stderr)
         folder.write_failure(error)
         return error.exit_code
-    return 0
+    return 1 if result["failures"] else 0
 
 
-def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processes) -> dict[str, Any]:
+def _bench(
+    arguments: argparse.Namespace, config: RunConfig, processes: Processes, save: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Time all sides in turn and return the results; those of the sides so far are saved after each turn."""
     device, vocabulary_size, size = processes.device, arguments.vocabulary, _size(arguments, config.model_size)
-    micro_batch = config.local_batch_size // config.gradient_accumulation_steps
     histogram = wikipedia_histogram() if arguments.lengths is None else read_histogram(arguments.lengths)
     lengths = mixed_lengths(histogram, arguments.steps * config.global_batch_size)
-    full = PodiumRunner(config, processes, lengths, vocabulary_size, size)
-    runners: dict[str, StepRunner] = {PODIUM: full}
+    precision = resolve_precision(config.precision, device)
+    found: dict[str, Any] = {"phases": Counter(), "taken": 0}
+
+    def examine(runner: PodiumRunner, rounds_left: int) -> None:
+        found["phases"].update(runner.clock.seconds)
+        found["taken"] += runner.taken
+        found["graphs"] = len(runner.stepper.graphs or ())
+        found["attention"] = runner.stepper.model.module.model_options.attention
+        found.setdefault("process_bytes", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # Linux: kilobytes
+        if arguments.costs and rounds_left == 0:
+            shape_step = config.shape_step or SHAPE_STEPS[device.type]
+            micro_batch = config.local_batch_size // config.gradient_accumulation_steps
+            costs = measure_costs(runner.stepper, mixed_lengths(histogram, micro_batch), shape_step, vocabulary_size)
+            found["step_costs"] = vars(costs)
+
+    problem = Problem(processes, lengths, vocabulary_size, size)
+    sides = [replace(podium_side(PODIUM, config, problem), examine=examine)]
     descriptions: dict[str, str] = {}
     if arguments.ablate:
         for name, (description, changed) in variants(config, device.type).items():
-            runners[name] = PodiumRunner(changed, processes, lengths, vocabulary_size, size)
+            sides.append(podium_side(name, changed, problem))
             descriptions[name] = description
-    attentions = []
+    attentions: list[str] = []
     if arguments.against == "huggingface":
         attentions = attention_implementations(device)
-        require_memory(micro_batch, vocabulary_size, device)
-        if full.steps[0].micro_batches[0].slot_width is not None:
-            raise UsageError(
-                "--against huggingface: balancing is padded; use another one, since it is compared with unpadded steps"
-            )
-        for attention in attentions:
-            precision = full.stepper.precision
-            runners[attention] = HuggingFaceRunner(
-                attention, full.steps, config, size, vocabulary_size, precision, device
-            )
+        sides += [hugging_face_side(attention, config, problem) for attention in attentions]
 
+    rounds = min(arguments.steps, arguments.rounds or (ROUNDS if len(sides) > 1 else 1))
+    order = bench_order(config, lengths, vocabulary_size, device)
     # Measured before and after, and the larger counts: a GPU's clock rate falls as it warms up.
-    before = matmul_peak(full.stepper.precision, device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    times = time_interleaved(runners, arguments.steps, device)
-    peak = max(before, matmul_peak(full.stepper.precision, device))
-    result = _rates(full, times[PODIUM], config, processes, size, vocabulary_size, peak)
-    result["ablation"] = _ablation(descriptions, times) if arguments.ablate else None
-    result["huggingface"] = _huggingface(attentions, times, config)
-    ratio = result["huggingface"] and result["huggingface"]["milliseconds"]["total"] / (1000 * times[PODIUM].total)
-    result["ratio_to_huggingface"] = ratio
-    if arguments.costs:
-        shape_step = config.shape_step or SHAPE_STEPS[device.type]
-        costs = measure_costs(full.stepper, mixed_lengths(histogram, micro_batch), shape_step, vocabulary_size)
-        result["step_costs"] = vars(costs)
-    return result
+    peak = matmul_peak(precision, device)
+    free_device(device)
+
+    def result(results: Mapping[str, SideResult], complete: bool) -> dict[str, Any]:
+        podium = results[PODIUM]
+        batches = [order.global_batch(step) for step in podium.steps]
+        summary = _rates(batches, podium, config, processes, size, vocabulary_size, peak) | {
+            "phases_ms": {phase: 1000 * s / found["taken"] for phase, s in found["phases"].items() if s > 0},
+            "memory_bytes": podium.peak_bytes or found["process_bytes"],
+            "estimated_bytes": podium.needed_bytes,
+            "precision": precision,
+            "attention": found["attention"],
+            "graphs": found["graphs"],
+            "rounds": rounds,
+            "ablation": _ablation(descriptions, results) if arguments.ablate else None,
+            "huggingface": _huggingface(attentions, results, config),
+            "misfits": {name: side.misfit for name, side in results.items() if side.misfit},
+            "failures": {name: side.failure for name, side in results.items() if side.failure},
+            "complete": complete,
+        }
+        of_huggingface = summary["huggingface"]
+        summary["ratio_to_huggingface"] = of_huggingface and of_huggingface["ratio_by_round"]["median"]
+        return summary | ({"step_costs": found["step_costs"]} if "step_costs" in found else {})
+
+    def on_turn(results: Mapping[str, SideResult]) -> None:
+        save(result(results, complete=False))
+
+    results = time_in_turns(sides, arguments.steps, rounds, processes, on_turn)
+    if results[PODIUM].misfit:
+        raise UsageError(f"the step {results[PODIUM].misfit}; lower global_batch_size, or --layers or --hidden")
+    peak = max(peak, matmul_peak(precision, device))
+    return result(results, complete=True)
 
 
 def _rates(
-    full: PodiumRunner,
-    times: StepTimes,
+    batches: Sequence[GlobalBatch],
+    podium: SideResult,
     config: RunConfig,
     processes: Processes,
     size: Size,
     vocabulary_size: int,
     peak: float,
 ) -> dict[str, Any]:
-    wholes = [step.global_batch for step in full.steps]
+    times = podium.times
     useful, model = (
-        sum(size.training_flops(w.lengths, w.masked, vocabulary_size, last_layer) for w in wholes)
+        sum(size.training_flops(b.lengths, b.masked, vocabulary_size, last_layer) for b in batches)
         for last_layer in (config.last_layer, "all")
     )
     peaks = peak * processes.ranks
-    samples = sum(global_batch.samples for global_batch in wholes)
     return {
-        "sequences_per_second": samples / times.total,
+        "sequences_per_second": sum(batch.samples for batch in batches) / times.total,
         "useful_tflops": useful / times.total / 1e12,
         "share_of_peak": useful / times.total / peaks,
         "model_flops_utilization": model / times.total / peaks,
         "peak_tflops": peaks / 1e12,
         "milliseconds": times.milliseconds,
-        "phases_ms": full.phases_ms,
-        "memory_bytes": _peak_memory(processes.device),
-        "padding_share": 1 - sum(w.tokens for w in wholes) / sum(w.slots for w in wholes),
-        "max_over_mean_tokens": float(np.mean([w.max_over_mean_tokens for w in wholes])),
+        "padding_share": 1 - sum(b.tokens for b in batches) / sum(b.slots for b in batches),
+        "max_over_mean_tokens": float(np.mean([b.max_over_mean_tokens for b in batches])),
         "steps": len(times.seconds),
+        "repetitions": REPETITIONS[processes.device.type],
         "global_batch_size": config.global_batch_size,
         "ranks": processes.ranks,
         "device": _device_name(processes.device),
         "threads": torch.get_num_threads(),
-        "precision": full.stepper.precision,
-        "attention": full.stepper.model.module.model_options.attention,
-        "graphs": len(full.stepper.graphs or ()),
         "layers": size.layers,
         "hidden": size.hidden,
         "vocabulary": vocabulary_size,
@@ -161,41 +194,45 @@ def _rates(
     }
 
 
-def _ablation(descriptions: Mapping[str, str], times: Mapping[str, StepTimes]) -> list[dict[str, Any]]:
-    """Return the time of each variant relative to Podium's, in total and step by step, as JSON."""
+def _ablation(descriptions: Mapping[str, str], results: Mapping[str, SideResult]) -> list[dict[str, Any]]:
+    """Return the time of each variant relative to Podium's in the same round, as JSON."""
     return [
-        {
-            "without": name,
-            "what": description,
-            "ratio": times[name].total / times[PODIUM].total,
-            "ratio_by_step": times[name].ratios(times[PODIUM]),
-            "milliseconds": times[name].milliseconds,
-        }
+        {"without": name, "what": description, **_relative(results[name], results[PODIUM])}
         for name, description in descriptions.items()
     ]
 
 
-def _huggingface(attentions: list[str], times: Mapping[str, StepTimes], config: RunConfig) -> dict[str, Any] | None:
-    """Return the times of Hugging Face's fastest attention implementation, and the total of each; None if not run."""
-    if not attentions:
-        return None
-    best = min(attentions, key=lambda name: times[name].total)
-    totals = {name: 1000 * times[name].total for name in attentions}
-    rate = len(times[best].seconds) * config.global_batch_size / times[best].total
+def _relative(side: SideResult, podium: SideResult) -> dict[str, Any]:
+    """Return a side's ratios of time to Podium's, and its memory, as JSON; None for what was not measured."""
+    ratios = side.ratios(podium)
     return {
-        "attention": best,
-        "sequences_per_second": rate,
-        "milliseconds": {"total": totals[best], **times[best].milliseconds},
-        "total_milliseconds_by_attention": totals,
+        "ratio": median(ratios) if ratios else None,
+        "ratio_by_round": min_median_max(ratios) if ratios else None,
+        "milliseconds": side.times.milliseconds if ratios else None,
+        "memory_bytes": side.peak_bytes,
+        "estimated_bytes": side.needed_bytes,
+        "obstacle": side.obstacle,
     }
 
 
-def _peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes: the GPU's in the timed steps, or the process's since its start on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    # Linux gives kilobytes.
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _huggingface(attentions: list[str], results: Mapping[str, SideResult], config: RunConfig) -> dict[str, Any] | None:
+    """Return the times of Hugging Face's fastest attention implementation, and the total of each; None if not run."""
+    by_attention = {name: _relative(results[name], results[PODIUM]) for name in attentions}
+    timed = [name for name in attentions if by_attention[name]["ratio"] is not None]
+    if not timed:
+        return None
+    best = min(timed, key=lambda name: float(by_attention[name]["ratio"]))
+    times = results[best].times
+    totals = {name: 1000 * results[name].times.total for name in timed}
+    rate = len(times.seconds) * config.global_batch_size / times.total
+    return {
+        **by_attention[best],
+        "attention": best,
+        "sequences_per_second": rate,
+        "milliseconds": {"total": totals[best], **times.milliseconds},
+        "total_milliseconds_by_attention": totals,
+        "by_attention": by_attention,
+    }
 
 
 def _device_name(device: torch.device) -> str:

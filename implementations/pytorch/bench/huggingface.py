@@ -2,7 +2,6 @@
 
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,29 +15,6 @@ from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.precision import autocast
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-
-BYTES_PER_LOGIT = 18  # of every slot and vocabulary entry: 16-bit and float32 values, softmax, gradients
-MEMORY_FRACTION = 0.5  # upper bound of the logits' share of free memory; the rest is for activations and variants
-
-
-def require_memory(sequences: int, vocabulary_size: int, device: torch.device) -> None:
-    """Raise UsageError if the logits of a micro-batch alone would take too much of the free memory."""
-    needed, free = sequences * SEQUENCE_LENGTH * vocabulary_size * BYTES_PER_LOGIT, _free_memory(device)
-    if needed > MEMORY_FRACTION * free:
-        raise UsageError(
-            f"--against huggingface: logits of {sequences} × {SEQUENCE_LENGTH} tokens and a vocabulary of "
-            f"{vocabulary_size} take about "
-            f"{needed / 2**30:.0f} GiB, and {free / 2**30:.0f} GiB are free; lower global_batch_size or --vocabulary"
-        )
-
-
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    raise AssertionError("Linux reports MemAvailable since 3.14")
 
 
 def attention_implementations(device: torch.device) -> list[str]:
@@ -80,8 +56,8 @@ class HuggingFaceRunner:
             layer_norm_eps=1e-12,
             attn_implementation=attention,
         )
-        self.model: nn.Module = BertForPreTraining(settings).train()
-        self.model.to(device)
+        with device:  # random numbers for all weights take seconds on a CPU
+            self.model: nn.Module = BertForPreTraining(settings).train()
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.batches = [[_padded(batch) for batch in step.micro_batches] for step in steps]
         self.clipping, self.device = config.clipping, device
@@ -99,6 +75,9 @@ class HuggingFaceRunner:
         if self.clipping is not None:
             clip_grad_norm_(self.model.parameters(), self.clipping.max_norm, foreach=True)
         self.optimizer.step()
+
+    def close(self) -> None:
+        """Do nothing: nothing outlives the last reference."""
 
 
 def _padded(batch: RaggedBatch) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import measure_seconds
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.batch_plan import run_shapes
+from podium.planning.batch_plan import TrainingOrder, run_shapes
+from podium.planning.hardware import expected_attention
 
 SEED = 0
 
@@ -52,6 +53,11 @@ def mixed_lengths(histogram: np.ndarray, count: int) -> np.ndarray:
     return np.random.default_rng(SEED).permutation(quantiles(histogram, count))
 
 
+def bench_order(config: RunConfig, lengths: np.ndarray, vocabulary_size: int, device: torch.device) -> TrainingOrder:
+    """Return the order of samples of these lengths; `len(lengths)` / global batch size steps have each of them once."""
+    return build_order(config, Lengths(lengths), vocabulary_size, device, SEED)
+
+
 class StepRunner(Protocol):
     """An implementation whose training steps are timed."""
 
@@ -71,14 +77,15 @@ class StepTimes:
 
     @property
     def milliseconds(self) -> dict[str, float]:
-        return _min_median_max([1000 * value for value in self.seconds])
+        return min_median_max([1000 * value for value in self.seconds])
 
     def ratios(self, baseline: "StepTimes") -> dict[str, float]:
         """Return minimum, median and maximum of the ratios of these times to the baseline's, step by step."""
-        return _min_median_max([a / b for a, b in zip(self.seconds, baseline.seconds, strict=True)])
+        return min_median_max([a / b for a, b in zip(self.seconds, baseline.seconds, strict=True)])
 
 
-def _min_median_max(values: Sequence[float]) -> dict[str, float]:
+def min_median_max(values: Sequence[float]) -> dict[str, float]:
+    """Return minimum, median and maximum of at least one value, as JSON."""
     return {"least": min(values), "median": median(values), "greatest": max(values)}
 
 
@@ -115,27 +122,34 @@ class PodiumRunner:
         size: Size | None = None,
     ) -> None:
         """Prepare len(lengths) / global batch size steps. Every sample is in exactly one of them."""
-        order, rank = build_order(config, Lengths(lengths), vocabulary_size, processes.device, SEED), processes.rank
+        order, rank = bench_order(config, lengths, vocabulary_size, processes.device), processes.rank
         count = len(lengths) // config.global_batch_size
         self.stepper = build_stepper(config, processes, vocabulary_size, size)
         shapes = run_shapes(order, count) if uses_graphs(config, processes.device) else None
-        warm_up(self.stepper, order, vocabulary_size, graph_shapes=shapes)
+        try:
+            warm_up(self.stepper, order, vocabulary_size, graph_shapes=shapes)
+        except BaseException:
+            self.close()  # with some graphs captured
+            raise
         masked_slots = shapes.masked_slots if shapes else None
         self.steps = [synthetic_step(order, number, rank, vocabulary_size, masked_slots) for number in range(count)]
         if processes.device.type == "cuda":
             self.steps = [
                 Step(tuple(b.pin_memory() for b in step.micro_batches), step.global_batch) for step in self.steps
             ]
-        self.clock = PhaseClock()
+        self.clock, self.taken = PhaseClock(), 0
 
-    @property
-    def phases_ms(self) -> dict[str, float]:
-        """Mean milliseconds per step in each phase that took any time."""
-        return {phase: 1000 * s / len(self.steps) for phase, s in self.clock.seconds.items() if s > 0}
+    def restart_clock(self) -> None:
+        """Forget the phases of the steps so far."""
+        self.clock, self.taken = PhaseClock(), 0
 
     def take(self, number: int) -> None:
         self.clock.restart()
         self.stepper.take(self.steps[number], self.clock)
+        self.taken += 1
+
+    def close(self) -> None:
+        self.stepper.close()
 
 
 def time_interleaved(runners: Mapping[str, StepRunner], steps: int, device: torch.device) -> dict[str, StepTimes]:
@@ -155,7 +169,7 @@ def time_interleaved(runners: Mapping[str, StepRunner], steps: int, device: torc
             if number >= 0:
                 times[name].seconds.append(seconds)
             elif number == -1 and isinstance(runner, PodiumRunner):
-                runner.clock = PhaseClock()  # phases of the uncounted round do not count either
+                runner.restart_clock()  # phases of the uncounted round do not count either
     return times
 
 
@@ -170,10 +184,12 @@ class Variant:
     is_alternative: bool = False  # an alternative, not an optimisation turned off: not part of EVERYTHING
 
 
+CUDNN = "cuDNN attention"  # only where it is what `auto` selects
 VARIANTS = (
-    Variant("torch.compile", "Triton kernels instead", {"kernels": "triton"}, ("cuda",)),
+    Variant("fused layers", "torch.compile for what is between products", {"kernels": "compiled"}, ("cuda",)),
+    Variant(CUDNN, "flash attention 2", {"attention": "flash"}, ("cuda",)),
     Variant(
-        "flash attention",
+        "one attention launch",
         "a launch and a stream for each group of lengths",
         {"attention": "grouped", "cuda_graph": "auto"},
         ("cuda",),
@@ -249,12 +265,15 @@ def variants(config: RunConfig, device: str) -> dict[str, tuple[str, RunConfig]]
     found: dict[str, tuple[str, RunConfig]] = {}
     everything: dict[str, Any] = {}
     for variant in (*multi_rank_variants(config), *VARIANTS):
-        if device not in variant.devices:
+        if device not in variant.devices or (variant.name == CUDNN and expected_attention(config) != "cudnn"):
             continue
-        changed = config.model_copy(update=dict(variant.changes))
+        changes, description = dict(variant.changes), variant.description
+        if config.precision == "fp8" and changes.get("kernels", "triton") != "triton":
+            changes["precision"], description = "bf16", f"{description}, in bf16"  # only Triton's kernels cast to fp8
+        changed = config.model_copy(update=changes)
         if changed != config:
-            found[variant.name] = (variant.description, changed)
-            everything |= {} if variant.is_alternative else variant.changes
+            found[variant.name] = (description, changed)
+            everything |= {} if variant.is_alternative else changes
     if len(found) > 1:
         found[EVERYTHING] = ("all of these together", config.model_copy(update=everything))
     return found

@@ -9,9 +9,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Compiled versions of one function. PyTorch counts them for the whole process, over all models and all layers: one for
-# each combination of dtype, autocast, dropout on or off, training or evaluation, linear layer and frozen weights, so
-# that its default of 8 is reached by a bench that compares precisions (13 counted in all). With `fullgraph` the next
-# one is an error.
+# each combination of dtype, autocast, dropout on or off, training or evaluation, and frozen weights. The default, 8,
+# is reached by a bench that compares precisions (10 counted in all). With `fullgraph` the next one is an error.
 RECOMPILE_LIMIT = 64
 
 

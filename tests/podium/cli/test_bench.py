@@ -12,7 +12,15 @@ import pytest
 from rich.console import Console
 
 from podium.cli import bench
-from podium.cli.bench import BenchOptions, count, measure, print_count, print_timings, write_costs
+from podium.cli.bench import (
+    BenchOptions,
+    count,
+    measure,
+    print_count,
+    print_timings,
+    require_all_sides,
+    write_costs,
+)
 from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -31,6 +39,7 @@ MEASURED: dict[str, Any] = {
     "milliseconds": {"least": 600.0, "median": 650.25, "greatest": 700.0},
     "phases_ms": {"forward": 200.0, "backward": 400.0},
     "memory_bytes": 3 * 2**30,
+    "estimated_bytes": 2 * 2**30,
     "padding_share": 0.01,
     "max_over_mean_tokens": 1.0,
     "steps": 8,
@@ -48,6 +57,9 @@ MEASURED: dict[str, Any] = {
     "ablation": None,
     "huggingface": None,
     "ratio_to_huggingface": None,
+    "misfits": {},
+    "failures": {},
+    "complete": True,
 }
 
 
@@ -66,10 +78,10 @@ def test_options_become_arguments_of_the_implementation() -> None:
     assert BenchOptions().arguments("tiny") == ["--steps", "8", "--vocabulary", "512"]
     assert BenchOptions().arguments("large") == ["--steps", "8", "--vocabulary", "30522"]
     assert BenchOptions().uses_system_model
-    full = BenchOptions(True, "huggingface", 3, 4, 512, 1000, Path("lengths.json"))
+    full = BenchOptions(True, "huggingface", 3, 4, 512, 1000, Path("lengths.json"), rounds=2)
     assert full.arguments("tiny") == [
-        *("--steps", "3", "--vocabulary", "1000", "--layers", "4", "--hidden", "512", "--against", "huggingface"),
-        *("--lengths", str(Path("lengths.json").resolve()), "--ablate"),
+        *("--steps", "3", "--vocabulary", "1000", "--rounds", "2", "--layers", "4", "--hidden", "512"),
+        *("--against", "huggingface", "--lengths", str(Path("lengths.json").resolve()), "--ablate"),
     ]
     for change in ({"layers": 4}, {"hidden": 64}, {"vocabulary": 9}, {"lengths": Path("x")}):
         assert not BenchOptions(**change).uses_system_model  # type: ignore[arg-type]
@@ -84,8 +96,9 @@ def test_unknown_against_is_a_usage_error() -> None:
 def test_summary_of_the_processes_is_returned(
     config: RunConfig, as_implementation: Callable[[str], None], tmp_path: Path
 ) -> None:
-    as_implementation("(folder / 'summary.json').write_text(json.dumps({'sequences_per_second': 7}))")
-    assert measure(config, BenchOptions(), True, Progress(Console(file=StringIO()))) == {"sequences_per_second": 7}
+    summary = {"sequences_per_second": 7, "complete": True}
+    as_implementation(f"(folder / 'summary.json').write_text(json.dumps({summary}))")
+    assert measure(config, BenchOptions(), True, Progress(Console(file=StringIO()))) == summary
     (folder,) = (tmp_path / "runs" / "laptop").iterdir()
     assert folder.name.startswith("bench_")
     assert "seed: null" not in (folder / "config.yaml").read_text(encoding="utf-8")
@@ -99,6 +112,24 @@ def test_failure_of_the_processes_is_raised(config: RunConfig, as_implementation
     as_implementation("os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(WorkError, match="SIGKILL"):
         measure(config, BenchOptions(), False, Progress(Console(file=StringIO())))
+
+
+def test_results_before_the_processes_died_are_kept(
+    config: RunConfig, as_implementation: Callable[[str], None]
+) -> None:
+    summary = {"complete": False, "failures": {}, "sequences_per_second": 7}
+    written = f"(folder / 'summary.json').write_text(json.dumps({summary}))"
+    as_implementation(f"{written}; os.kill(os.getpid(), signal.SIGKILL)")
+    measured = measure(config, BenchOptions(), False, Progress(Console(file=StringIO())))
+    assert measured["sequences_per_second"] == 7
+    with pytest.raises(WorkError, match=r"(?s)not all was timed.*the rest: .*SIGKILL"):
+        require_all_sides(measured)
+
+
+def test_failed_sides_are_an_error_and_misfits_are_not() -> None:
+    require_all_sides(MEASURED | {"misfits": {"eager": "does not fit: needs about 91 GiB of 78"}})
+    with pytest.raises(WorkError, match="kernels: OutOfMemoryError: CUDA out of memory"):
+        require_all_sides(MEASURED | {"failures": {"kernels": "OutOfMemoryError: CUDA out of memory"}})
 
 
 def printed(config: RunConfig, measured: dict[str, Any]) -> str:
@@ -116,7 +147,10 @@ def test_timings_are_printed(config: RunConfig) -> None:
     ):
         assert expected in text
     assert "400.00 ms a step, 66.7%" in text
-    assert "3.00 GiB" in text
+    assert "peak memory of the process" in text
+    assert "3.00 GiB" in text and "estimated" not in text
+    on_gpu = printed(config, MEASURED | {"device": "NVIDIA H100"})
+    assert "peak memory of a GPU" in on_gpu and "3.00 GiB (estimated: 2.00)" in on_gpu
     assert "Hugging Face" not in text
     assert "without" not in text
 
@@ -126,10 +160,18 @@ def test_comparison_and_ablation_are_printed_if_present(config: RunConfig) -> No
     row = {
         "without": "kernels",
         "what": "plain PyTorch",
-        "ratio": 1.604,
-        "ratio_by_step": {"least": 1.5, "median": 1.6, "greatest": 1.7},
+        "ratio_by_round": {"least": 1.5, "median": 1.6, "greatest": 1.7},
+        "memory_bytes": 20 * 2**30,
+        "obstacle": None,
     }
-    text = printed(config, MEASURED | {"huggingface": other, "ratio_to_huggingface": 9.2, "ablation": [row]})
+    misfit = "does not fit: needs about 91 GiB of 78"
+    large = {"without": "everything", "what": "all", "ratio_by_round": None, "memory_bytes": None, "obstacle": misfit}
+    sides = {"ablation": [row, large], "misfits": {"everything": misfit, "eager": misfit}}
+    text = printed(config, MEASURED | {"huggingface": other, "ratio_to_huggingface": 9.2} | sides)
+    assert "1.60" in text and "20.0" not in text
+    assert "20.0" in printed(config, MEASURED | sides | {"device": "NVIDIA H100"})
+    assert f"all; {misfit}" in text
+    assert f"eager: not timed, {misfit}" in text
     assert "2.5 sequences/s with sdpa attention" in text
     assert "9.20 times as fast" in text
     assert "1.50 to 1.70" in text
@@ -156,7 +198,9 @@ def assert_measured(measured: dict[str, Any]) -> None:
     assert measured["ratio_to_huggingface"] > 0
     assert {row["without"] for row in measured["ablation"]} >= {"unpadding", "kernels", "everything"}
     assert set(measured["huggingface"]["total_milliseconds_by_attention"]) == {"eager", "sdpa"}
-    assert measured["steps"] == 2
+    assert measured["steps"] == measured["rounds"] == 2
+    assert measured["complete"] and not measured["failures"] and not measured["misfits"]
+    assert all(row["ratio_by_round"]["least"] <= row["ratio"] for row in measured["ablation"])
     least, median, greatest = (measured["milliseconds"][key] for key in ("least", "median", "greatest"))
     assert 0 < least <= median <= greatest
     assert 4 / (greatest / 1000) <= measured["sequences_per_second"] <= 4 / (least / 1000)

@@ -9,6 +9,7 @@ from podium.config.load import load_system
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
+from podium.core.paths import CODE_FOLDER
 from podium.launch.launch import SINGLE_NODE, TORCHRUN, Node, command, environment, torchrun_arguments
 
 
@@ -74,11 +75,13 @@ def test_unsupported_launch_settings_are_refused(run_folder: RunFolder, settings
 
 
 def test_environment_sets_threads_and_gloos_interface(monkeypatch: pytest.MonkeyPatch, open_config: RunConfig) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"/carried::{CODE_FOLDER}")
     for name in ("GOMP_SPINCOUNT", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     found = environment(open_config, SINGLE_NODE, PRIVATE)
     assert found["GLOO_SOCKET_IFNAME"] == "lo"  # a single node's ranks accept no other connections
     assert found["PODIUM_STORE"] == "/private/ranks"
+    assert found["PYTHONPATH"] == f"{CODE_FOLDER}:/carried"
     assert found["OMP_NUM_THREADS"] == str(open_config.launch.threads)
     assert re.fullmatch(r"\d+", found["GOMP_SPINCOUNT"])
     two, node = load_system("laptop", settings=TWO), Node(0, "10.0.0.1")

@@ -29,18 +29,18 @@ def _add_runs(  # type: ignore[no-untyped-def]
     first = chunk * CHUNK
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = cols < columns
-    # Partial sums [chunks, 2, columns]: of a run that began before this chunk, and of one that goes on after it.
+    # Partial sums [chunks, 2, columns]: of a run that began before this chunk, and of one that continues after it.
     part_ptrs = parts_ptr + 2 * chunk * columns + cols
     total = tl.zeros([BLOCK], tl.float32)
     row_id = tl.load(ids_ptr + first)
     from_before = (row_id == tl.load(ids_ptr + first - 1, mask=first > 0, other=-1)).to(tl.int32)
-    goes_on = 1
+    continues = 1
     for place in range(first, tl.minimum(first + CHUNK, rows)):
         row = tl.load(order_ptr + place)
         total += tl.load(dx_ptr + row * columns + cols, mask=mask, other=0.0)
         next_id = tl.load(ids_ptr + place + 1, mask=place + 1 < rows, other=-1)
-        goes_on = (next_id == row_id).to(tl.int32)
-        if goes_on == 0:
+        continues = (next_id == row_id).to(tl.int32)
+        if continues == 0:
             if from_before != 0:
                 tl.store(part_ptrs, total, mask=mask)
             else:
@@ -49,7 +49,7 @@ def _add_runs(  # type: ignore[no-untyped-def]
             total = tl.zeros([BLOCK], tl.float32)
             from_before = 0
         row_id = next_id
-    if goes_on != 0:
+    if continues != 0:
         tl.store(part_ptrs + (1 - from_before) * columns, total, mask=mask)
 
 
@@ -64,8 +64,8 @@ def _join_runs(  # type: ignore[no-untyped-def]
     mask = cols < columns
     first_id, last_id = tl.load(ids_ptr + first), tl.load(ids_ptr + last, mask=last < rows, other=-1)
     from_before = (first_id == last_id) & (first_id == tl.load(ids_ptr + first - 1, mask=first > 0, other=-1))
-    goes_on = last_id == tl.load(ids_ptr + last + 1, mask=last + 1 < rows, other=-2)
-    if goes_on & (from_before == 0):
+    continues = last_id == tl.load(ids_ptr + last + 1, mask=last + 1 < rows, other=-2)
+    if continues & (from_before == 0):
         total = tl.load(parts_ptr + (2 * chunk + 1) * columns + cols, mask=mask, other=0.0)
         following, found = chunk + 1, JOINED
         while found == JOINED:

@@ -10,7 +10,7 @@ import torch
 from benchmarks.bert.checkpoint.names import huggingface_parts
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import Size
-from implementations.pytorch.bench.huggingface import HuggingFaceRunner, attention_implementations, require_memory
+from implementations.pytorch.bench.huggingface import HuggingFaceRunner, attention_implementations
 from implementations.pytorch.bench.step_costs import measure_costs
 from implementations.pytorch.bench.variants import (
     EVERYTHING,
@@ -25,7 +25,6 @@ from implementations.pytorch.build_run import build_order
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.distributed.process_group import Processes
 from podium.config.schema import RunConfig
-from podium.core.errors import UsageError
 
 Configs = Callable[..., RunConfig]
 CPU = torch.device("cpu")
@@ -153,14 +152,6 @@ def test_hugging_face_computes_the_same_loss(
     before = {name: value.clone() for name, value in other.model.state_dict().items()}
     other.take(0)
     assert any(not torch.equal(value, before[name]) for name, value in other.model.state_dict().items())
-
-
-def test_logits_that_exceed_the_free_memory_are_an_error() -> None:
-    require_memory(1, 512, CPU)
-    with pytest.raises(
-        UsageError, match=r"logits of 1000000 × 512 tokens and a vocabulary of 30522 take about \d+ GiB"
-    ):
-        require_memory(1_000_000, 30_522, CPU)
 
 
 def test_costs_are_measured_on_many_compositions(podium: PodiumRunner, vocabulary: int) -> None:
