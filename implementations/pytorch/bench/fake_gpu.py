@@ -20,6 +20,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from implementations.pytorch.model.attention import selection
+
 CPU_INDEX, CUDA_INDEX = 0, 1  # c10::DeviceType
 GPU = torch.device("cuda", 0)
 
@@ -59,6 +61,12 @@ class _Sent:
         return future
 
 
+def _set_materialize_grads(ctx: Any, value: bool) -> None:
+    """Replace the method of the same name, whose value PyTorch does not give back; for `_call_node`."""
+    ctx.materialize_grads = value
+    ctx.passes_none = not value
+
+
 @contextmanager
 def fake_gpu(capability: tuple[int, int], multiprocessors: int) -> Iterator[FakeTensorMode]:
     """Let the block ask for a GPU of a compute capability; tensors are fake where the yielded mode is entered.
@@ -70,6 +78,9 @@ def fake_gpu(capability: tuple[int, int], multiprocessors: int) -> Iterator[Fake
         multi_processor_count=multiprocessors, major=capability[0], minor=capability[1], name="fake"
     )
     replaced: list[tuple[Any, str, Any]] = [
+        (torch.autograd.function.FunctionCtx, "set_materialize_grads", _set_materialize_grads),
+        (selection, "_check", lambda backend, device, dtype: None),  # attention backends cannot be tried here
+        (dist, "get_backend", lambda group=None: "nccl"),
         (torch.cuda, "get_device_capability", lambda device=None: capability),
         (torch.cuda, "get_device_properties", lambda device=None: properties),
         (torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or capability >= (8, 0)),
@@ -88,6 +99,7 @@ def fake_gpu(capability: tuple[int, int], multiprocessors: int) -> Iterator[Fake
     with ExitStack() as stack:
         for owner, name, value in replaced:
             stack.enter_context(patch.object(owner, name, value))
+        stack.enter_context(patch.dict(selection._failures, clear=True))
         yield FakeTensorMode(shape_env=ShapeEnv())
 
 
@@ -170,10 +182,11 @@ def _call_node(node: Any, gradients: list[Tensor | None]) -> list[Tensor | None]
         results = node(*gradients)
         results = results if isinstance(results, tuple) else (results,)
         return [gradient for gradient, edge in zip(results, node.next_functions, strict=True) if edge[0] is not None]
-    gradients = [
-        torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device) if gradient is None else gradient
-        for gradient, meta in zip(gradients, node._input_metadata, strict=True)
-    ]
+    if not getattr(node, "passes_none", False):
+        gradients = [
+            torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device) if gradient is None else gradient
+            for gradient, meta in zip(gradients, node._input_metadata, strict=True)
+        ]
     results = node.apply(*gradients)  # an autograd.Function: one result for each argument, tensor or not
     results = results if isinstance(results, tuple) else (results,)
     return [gradient for gradient, needed in zip(results, node.needs_input_grad, strict=False) if needed]

@@ -8,7 +8,8 @@ max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s); the sum over kernels i
 
 Only matrix products and attention have FLOPs. Attention's are counted from the sequences' real lengths, its backward as
 twice its forward, as in `Size.training_flops`. Operators that are not known are counted by the bytes of their tensors.
-With `kernels: compiled` kernels are counted as compiled_region.py describes.
+With `kernels: compiled` kernels are counted as compiled_region.py describes. With `attention: auto` the first backend of
+the table for the GPU is counted, as if it were installed and had passed its check on the device.
 
 Prints one JSON object, for `podium bench SYSTEM --roofline`. Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
@@ -45,7 +46,7 @@ from implementations.pytorch.bench.variants import SEED, Lengths, mixed_lengths,
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.gradient_sync import GradientSync, fp32_bucket_mib
-from implementations.pytorch.distributed.process_group import Processes, rehearsal_process_group
+from implementations.pytorch.distributed.process_group import RehearsedProcesses, rehearsal_process_group
 from implementations.pytorch.kernels.choose import resolve_kernels
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model import bert
@@ -142,6 +143,17 @@ class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             part = self._part(name, flops, unit)
             self.kernels.append(Kernel(part, name, launches, moved, flops, unit if flops else ""))
 
+    def record_launch(self, name: str, moved: int, flops: float) -> None:
+        """Record a launch of a Triton kernel, or of cuDNN's attention."""
+        unit = next((unit for unit in ATTENTION_UNITS if unit in name), None)
+        if unit is not None:
+            flops = self._attention_flops(self._tokens, "backward" in name)
+        self.record(name, moved, flops, unit or "half")
+
+    def _attention_flops(self, tokens: int, is_backward: bool) -> float:
+        """Return the FLOPs of attention of this many of the batch's tokens."""
+        return 4.0 * self._hidden * tokens * self._pairs_per_token * (2 if is_backward else 1)
+
     def _part(self, name: str, flops: float, unit: str) -> str:
         if self._region in (HEAD, OPTIMIZER):
             return self._region
@@ -170,15 +182,18 @@ class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return an operator's result."""
-        # Operators without a result change values in place, which fake tensors do not have; some have no fake version.
-        return func(*args, **kwargs) if func._schema.returns else None
+        # Operators that only write into their arguments are not run: fake tensors have no values, and some of these
+        # operators have no fake version.
+        if not func._schema.returns:
+            return None
+        return kwargs["out"] if "out" in kwargs else func(*args, **kwargs)
 
     def _flops(self, name: str, bound: dict[str, Any]) -> tuple[float, str]:
         unit = next((unit for part, unit in ATTENTION_OPERATORS.items() if part in name), None)
         if unit is not None:
             query = bound["query"]
             tokens = min(self._tokens, query.numel() // self._hidden)
-            return 4.0 * self._hidden * tokens * self._pairs_per_token * (2 if "backward" in name else 1), unit
+            return self._attention_flops(tokens, "backward" in name), unit
         if name in PRODUCT_OPERATORS:
             first, second = (bound[key] for key in PRODUCT_OPERATORS[name])
             return 2.0 * prod(first.shape) * second.shape[-1], unit_of(first.dtype)
@@ -382,7 +397,7 @@ def count_step(
         step = synthetic_step(order, 0, 0, vocabulary_size, shapes.masked_slots if shapes else None)
         with fake_tensors, counter, counted_parts(counter):
             with torch.device(fake_gpu.GPU):
-                processes = Processes(0, config.launch.ranks, fake_gpu.GPU)
+                processes = RehearsedProcesses(0, config.launch.ranks, fake_gpu.GPU)
                 stepper = build_run.build_stepper(config, processes, vocabulary_size, size)
             counter.is_building = False
             mark_heads(stepper.model.module, counter)
@@ -470,7 +485,7 @@ def counted_parts(counter: KernelCounter) -> Iterator[None]:
         if find_spec("triton") is not None:
             from implementations.pytorch.kernels.gpu.common import record_launches
 
-            stack.enter_context(record_launches(lambda name, moved, flops: counter.record(name, moved, flops)))
+            stack.enter_context(record_launches(counter.record_launch))
         yield
 
 

@@ -256,7 +256,7 @@ def test_compiled_functions_fuse_what_stands_between_products() -> None:
 def test_flops_of_a_step_are_those_of_the_model(kernels: str) -> None:
     if kernels == "triton":
         pytest.importorskip("triton")
-    config = load_system("h200_1x", settings=[f"kernels={kernels}"])
+    config = load_system("h200_1x", settings=[f"kernels={kernels}", "attention=flash"])
     gpu, rates = require_gpu("h200")
     found, facts = count_step(config, gpu, wikipedia_histogram(), 30_522, resize(LARGE, 2, 256))
     counted = summarize(found, rates)
@@ -282,6 +282,24 @@ def test_the_gpu_decides_what_is_chosen() -> None:
     fp8 = config.model_copy(update={"precision": "fp8"})
     with pytest.raises(UsageError, match="precision: found fp8"):
         count_step(fp8, require_gpu("a100")[0], wikipedia_histogram(), 512, size)
+
+
+def test_a_hopper_gpu_has_attention_by_cudnn_with_the_flops_of_the_model() -> None:
+    pytest.importorskip("triton")  # cuDNN's launches are counted as Triton's are
+    gpu, rates = require_gpu("h200")
+    size = resize(LARGE, 2, 256)
+    for precision in ("bf16", "fp8"):
+        config = load_system("h200_1x", settings=[f"precision={precision}"])
+        found, facts = count_step(config, gpu, wikipedia_histogram(), 30_522, size)
+        assert facts["attention"] == "cudnn" and facts["kernel_set"] == "triton" and facts["graphs"]
+        counted = summarize(found, rates)
+        assert counted["total"]["flops"] == pytest.approx(facts["model_flops"], rel=0.01)
+        attention = [kernel for kernel in found if kernel.unit == "cudnn"]
+        assert len(attention) == 2 * 2
+        forward, backward = sorted({kernel.flops for kernel in attention})
+        assert backward == 2 * forward
+        units = {kernel.unit for kernel in found if kernel.part == PRODUCTS}
+        assert units == {"fp8" if precision == "fp8" else "half"}
 
 
 def test_more_ranks_cast_what_they_send() -> None:
