@@ -8,8 +8,8 @@ max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s); the sum over kernels i
 
 Only matrix products and attention have FLOPs. Attention's are counted from the sequences' real lengths, its backward as
 twice its forward, as in `Size.training_flops`. Operators that are not known are counted by the bytes of their tensors.
-With `kernels: compiled` kernels are counted as compiled_region.py describes. With `attention: auto` the first backend of
-the table for the GPU is counted, as if it were installed and had passed its check on the device.
+With `kernels: compiled` kernels are counted as compiled_region.py describes. With `attention: auto` the first backend
+of the table for the GPU is counted, as if it were installed and had passed its check on the device.
 
 Prints one JSON object, for `podium bench SYSTEM --roofline`. Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
