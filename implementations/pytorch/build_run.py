@@ -260,7 +260,11 @@ def _restore(stepper: Stepper, saved: dict[str, Any]) -> None:
             group["step"].copy_(torch.zeros_like(group["step"]) if steps is None else steps)
         group["lr"].copy_(rate)
     optimizer.zero_grad(set_to_none=False)  # gradients stay allocated: DDP's buckets and graphs point to them
+    scaling, scale = stepper.model.module.scaling, stepper.scaler.get_scale()
     stepper.scaler.load_state_dict(saved["scaler"])
+    if scaling is not None and stepper.scaler.get_scale() != scale:
+        # Overflows of the warm-up have lowered the loss scale, and with it the gradients' magnitudes.
+        scaling.change_loss_scale(stepper.scaler.get_scale() / scale)
     stepper.steps_taken.copy_(saved["steps_taken"])
     torch.set_rng_state(saved["random"])
     if saved["device_random"] is not None:

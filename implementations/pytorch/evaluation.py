@@ -10,8 +10,8 @@ which MLPerf's clock counts until the accuracy is known, and are discarded if th
 
 import copy
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -154,10 +154,24 @@ class OverlappedEvaluation:
         self._result: list[float] | BaseException | None = None
         self._exchange: tuple[Tensor, dist.Work] | None = None
         self.seconds = 0.0  # spent on evaluations by this rank's thread
-        # Not in the memory pool of training: they run at the same time as the graphs of training.
-        self._graphs = capture_evaluation(self._copy, examples, processes.device, precision) if use_graphs else None
-        if self._graphs is None:
-            evaluation_sums(self._copy, examples, processes.device, precision)
+        # Not in the memory pool of training, and captured on the stream of evaluations: they run at the same time as
+        # the graphs of training, and a graph keeps the cuBLAS workspace of the stream that it was captured on.
+        with self._on_own_stream():
+            self._graphs = capture_evaluation(self._copy, examples, processes.device, precision) if use_graphs else None
+            if self._graphs is None:
+                evaluation_sums(self._copy, examples, processes.device, precision)
+
+    @contextmanager
+    def _on_own_stream(self) -> Iterator[None]:
+        """Run the block on the stream of evaluations, after all work of the current stream and before its next."""
+        if self._stream is None:
+            yield
+            return
+        current = torch.cuda.current_stream(self._processes.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            yield
+        current.wait_stream(self._stream)
 
     @property
     def running(self) -> bool:

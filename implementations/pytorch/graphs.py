@@ -40,8 +40,8 @@ class StepGraphs:
         self._captured: dict[tuple[int, ...], _Captured] = {}
         self._pool: Any = shared._pool if shared is not None else None
         self._lock = threading.Lock()  # an evaluation's thread may replay while the main thread closes the graphs
-        # Captured on the stream of training: DDP remembers the stream that it was constructed on. It is not the default
-        # stream, which cannot be captured (process_group.py).
+        # Captured on the stream that is current here. For training that is the compute stream: DDP remembers the stream
+        # that it was constructed on. It is not the default stream, which cannot be captured (process_group.py).
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         close_before_destroy(self)
 

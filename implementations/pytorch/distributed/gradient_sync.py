@@ -174,12 +174,14 @@ def wrap_ddp(
     sync = GradientSync(clipping, wire)
     devices = [device.index] if device.type == "cuda" else None
     cap = None if bucket_mib is None else fp32_bucket_mib(bucket_mib, wire)
+    # The only buffers are fp8 scales, which belong to a rank: DDP would broadcast them in every forward pass.
+    buffers = [name for name, _ in model.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, buffers)  # type: ignore[no-untyped-call]
     ddp = DistributedDataParallel(
         model,
         device_ids=devices,
         gradient_as_bucket_view=True,
         bucket_cap_mb=cap,
-        broadcast_buffers=False,  # the only buffers are fp8 scales, which belong to a rank
     )
     ddp._set_ddp_runtime_logging_sample_rate(DDP_LOG_INTERVAL)  # type: ignore[no-untyped-call]
     ddp.register_comm_hook(sync, _hook)

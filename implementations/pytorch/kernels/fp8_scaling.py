@@ -101,6 +101,15 @@ class Fp8Scaling(nn.Module):
         self.inverse.copy_(1 / self.scale)
         self.amax.zero_()
 
+    @torch.no_grad()
+    def change_loss_scale(self, ratio: float) -> None:
+        """Allow for a loss that is multiplied by `ratio` more than the magnitudes recorded so far."""
+        factors = torch.tensor([ratio if kind == "gradient" else 1.0 for kind in self.kinds], device=self.scale.device)
+        self.history.mul_(factors)
+        self.scale.div_(factors)
+        self.inverse.copy_(1 / self.scale)
+        self.amax.copy_((self.amax.view(torch.float32) * factors).view(torch.int32))
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the live tensors that a checkpoint must hold."""
         return {"history": self.history, "scale": self.scale, "inverse": self.inverse, "amax": self.amax}

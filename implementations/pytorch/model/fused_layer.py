@@ -19,7 +19,7 @@ Suffixes of shapes: T tokens, N tokens or needed tokens, D hidden width, F feed-
 outputs and I inputs of a product, R rows, C columns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,8 @@ from implementations.pytorch.kernels.gpu.gelu import gelu_backward, gelu_backwar
 from implementations.pytorch.kernels.gpu.norm import NormState, residual_norm_backward, residual_norm_forward
 from implementations.pytorch.model.attention.dispatch import SEPARATE_QKV, attend
 from implementations.pytorch.model.layer import Gradients, Layer
+
+FP8_ALIGNMENT = 16  # bytes; of every matrix of an fp8 product
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,8 @@ class _AfterAttention(torch.autograd.Function):
         if training:
             ctx.layer, ctx.slots = layer, slots
             if inner_slot is not None:  # backward needs the transposes only
-                context, inner = (Operand(part.rows[:0], part.columns, part.slot) for part in (context, inner))
+                context, inner = (replace(part, rows=_nothing(part.rows)) for part in (context, inner))
+                weights = [replace(weight, rows=_nothing(weight.rows)) for weight in weights]
             ctx.saved = (context, middle, h_NF, inner, weights, first, second, dtype)
         if y8_ND is not None:
             ctx.mark_non_differentiable(y8_ND)
@@ -232,6 +235,11 @@ class _AfterAttention(torch.autograd.Function):
             doutput_weight, doutput[0], dinner_weight, dinner_bias, dlast_weight, dlast[0],
             doutput[1], doutput[2], dlast[1], dlast[2],
         )  # fmt: skip
+
+
+def _nothing(matrix_RC: Tensor) -> Tensor:
+    """Return a matrix without rows in the place of one that is not needed any more; a view would keep its memory."""
+    return matrix_RC.new_empty(0, matrix_RC.shape[1])
 
 
 def _norm_gradients(state: NormState, outer: list[Tensor], slot: Fp8Slot | None) -> tuple[Tensor, Operand, Tensor]:
@@ -278,11 +286,19 @@ def _write_weight_gradient(parameter: Tensor, dy: Operand, x: Operand, gradients
         _product_float32(dy.rows, x.rows, target, accumulate)
     else:
         dy_OR, x_IR = (transpose_fp8(part.rows) if part.columns is None else part.columns for part in (dy, x))
-        if accumulate:
-            target += _scaled_product(dy_OR, dy.slot, x_IR, x.slot, torch.float32)
+        # cuBLAS demands aligned matrices in fp8. A gradient in a bucket of DDP begins anywhere: behind the masked-LM
+        # bias, which has an even number of elements that 4 does not divide.
+        if accumulate or not _is_aligned(target):
+            product = _scaled_product(dy_OR, dy.slot, x_IR, x.slot, torch.float32)
+            target.add_(product) if accumulate else target.copy_(product)
         else:
             _scaled_product(dy_OR, dy.slot, x_IR, x.slot, torch.float32, out=target)
     return target if parameter.grad is None else None
+
+
+def _is_aligned(tensor: Tensor) -> bool:
+    """Return whether a float32 tensor begins at a multiple of 16 bytes. Its storage does."""
+    return tensor.storage_offset() % (FP8_ALIGNMENT // tensor.itemsize) == 0
 
 
 def _write_sums(parts: Tensor, parameters: tuple[Tensor, ...], gradients: Gradients) -> list[Tensor | None]:

@@ -78,7 +78,7 @@ def _with_triton(stepper: Stepper, config: object, precision: str) -> Stepper:
 
 
 def main(steps: int) -> dict[str, dict[str, float]]:
-    """Return the largest and mean deviation from eager kernels in fp32, as shares of the first loss, and last losses."""
+    """Return largest and mean deviations from eager kernels in fp32, as shares of the first loss, and last losses."""
     found = {}
     for algorithm in ("lamb", "adamw"):
         expected = np.array(losses("eager", algorithm, "fp32", steps))

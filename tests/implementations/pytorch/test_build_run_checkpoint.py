@@ -23,7 +23,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.trainer import Trainer
 from podium.config.run_folder import RunFolder
-from podium.config.schema import DataSettings, RunConfig
+from podium.config.schema import DataSettings, Evaluation, RunConfig
 from podium.core.errors import UsageError, WorkError
 
 Maker = Callable[..., list[Sample]]
@@ -209,6 +209,7 @@ def test_a_run_starts_from_its_initial_checkpoint(
         global_batch_size=4,
         precision="fp32",
         initial_checkpoint=tmp_path / "x.safetensors" if configured else None,
+        evaluation=Evaluation(samples=8),
     )
     trainer = Trainer(config, processes, RunFolder(tmp_path), None)
     trainer._initialise()

@@ -172,13 +172,15 @@ def build_backward(cudnn: Any, graph: Any, shape: Shape) -> Any:
 Build = Callable[[Any, Any, Shape], Any]
 
 
-class _Plans(threading.local):
-    """The cuDNN handle and the plans of one thread: autograd runs backward in another one, and plans are not shared.
+class _Plans:
+    """The cuDNN handle and the plans of each device, for all threads: autograd's, and a new one for each evaluation.
 
-    Plans are never released, since captured CUDA graphs refer to their kernels.
+    A handle has one current stream, and a plan is not safe for use by several threads, so launches take turns on the
+    host. Plans are never released, since captured CUDA graphs refer to their kernels.
     """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self.handles: dict[torch.device, Any] = {}
         self.plans: dict[tuple[Build, Shape, torch.device], Any] = {}
 
@@ -187,7 +189,7 @@ class _Plans(threading.local):
         import cudnn  # optional: `resolve_attention` reports a missing package
 
         device = tensors[Slot.Q].device
-        with torch.cuda.device(device):
+        with self.lock, torch.cuda.device(device):
             if device not in self.handles:
                 self.handles[device] = cudnn.create_handle()
             handle = self.handles[device]

@@ -34,6 +34,7 @@ from implementations.pytorch.precision import autocast
 from implementations.pytorch.step import Stepper
 from podium.config.run_folder import rank_file
 from podium.config.schema import RunConfig
+from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 from tests.implementations.pytorch.kernels.gpu.exact_casts import install
@@ -52,7 +53,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 @pytest.fixture
 def batch(make_samples: Callable[..., list[Sample]]) -> RaggedBatch:
-    return collate(make_samples([11, 3, 9]), shape_step=16)
+    return collate(make_samples([5, 3, 4]), shape_step=16)
 
 
 def gradients(model: BertForPreTraining, batch: RaggedBatch, precision: str = "fp32") -> dict[str, Tensor]:
@@ -199,7 +200,7 @@ def test_dropout_is_the_same_in_both_directions(
 
     torch.manual_seed(7)
     slope = float((gradients(model, batch)["layers.0.intermediate.weight"] * direction).sum())
-    assert (loss(1e-2) - loss(-1e-2)) / 2e-2 == pytest.approx(slope, rel=0.02)
+    assert (loss(1e-3) - loss(-1e-3)) / 2e-3 == pytest.approx(slope, rel=0.03)
     assert loss(0.0, seed=8) != loss(0.0)
 
 
@@ -369,14 +370,21 @@ def test_fp8_training_resumes_bit_for_bit(
     make_config: Callable[..., RunConfig],
     make_model: Callable[..., BertForPreTraining],
     make_stepper: Callable[..., Stepper],
-    make_order: Callable[[SampleStore, RunConfig], TrainingOrder],
     processes: Processes,
     tmp_path: Path,
 ) -> None:
     """A step of two micro-batches sets the scales once; a checkpoint holds them."""
     store = make_store([5, 7, 3, 6, 4, 8, 5, 6])
     config = make_config(global_batch_size=2, gradient_accumulation_steps=2)
-    order = make_order(store, config)
+    order = TrainingOrder(
+        store,
+        seed=7,
+        strategy=config.balancing,
+        global_batch_size=2,
+        spec=AssignmentSpec(1, 1),
+        accumulation_steps=2,
+        shape_step=16,
+    )
 
     def start(seed: int) -> Stepper:
         model = make_model(kernels=TRITON, fused_layers=True, fp8=True, dropout_probability=0.1, seed=seed)
@@ -388,15 +396,63 @@ def test_fp8_training_resumes_bit_for_bit(
         return {name: tensor.clone() for name, tensor in RunState(stepper, processes).rank_tensors().items()}
 
     stepper = start(0)
-    stepper.take(read_step(order, 1, 0), PhaseClock())
     write_tensors(rank_file(tmp_path, 0), tensors(stepper), {})
-    stepper.take(read_step(order, 2, 0), PhaseClock())
+    stepper.take(read_step(order, 1, 0), PhaseClock())
     expected = tensors(stepper)
-    assert int((expected["fp8.history"] > 0).any(1).sum()) == 2, "the scales were set in the second and third step"
+    assert int((expected["fp8.history"] > 0).any(1).sum()) == 1, "the scales were set once in the second step"
     resumed = start(1)
     RunState(resumed, processes).load(tmp_path)
-    resumed.take(read_step(order, 2, 0), PhaseClock())
+    resumed.take(read_step(order, 1, 0), PhaseClock())
     found = tensors(resumed)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
+
+
+def test_fp8_products_write_to_aligned_addresses_only(
+    make_model: Callable[..., BertForPreTraining], batch: RaggedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients that begin anywhere in a bucket get the same values."""
+    written = []
+
+    def scaled_product(*arguments: Any, out: Tensor | None = None, **options: Any) -> Tensor:
+        if out is not None:
+            written.append(out.data_ptr() % 16)
+        return original(*arguments, out=out, **options)
+
+    original = fused_layer._scaled_product
+    monkeypatch.setattr(fused_layer, "_scaled_product", scaled_product)
+    model = make_model(kernels=TRITON, fused_layers=True, fp8=True)
+    model.gradients.accumulate = False
+    expected = gradients(model, batch, "bf16")
+    assert not any(written)
+    shifted = "layers.1.intermediate.weight", "layers.0.qkv.weight"
+    for name in shifted:
+        parameter = model.get_parameter(name)
+        parameter.grad = torch.empty(parameter.numel() + 2)[2:].view_as(parameter)
+    written.clear()
+    found = gradients(model, batch, "bf16")
+    assert len(written) == 8 - len(shifted) and not any(written)
+    for name in shifted:
+        assert torch.equal(found[name], expected[name])
+
+
+def test_what_is_not_needed_any_more_keeps_no_memory() -> None:
+    nothing = fused_layer._nothing(normal(64, 16))
+    assert nothing.shape == (0, 16)
+    assert not nothing.untyped_storage().nbytes()
+
+
+def test_another_loss_scale_changes_gradients_only() -> None:
+    scaling = Fp8Scaling(FP8_KINDS)
+    magnitudes = torch.linspace(0.1, 3, len(FP8_KINDS))
+    scaling.amax.copy_(magnitudes.view(torch.int32))
+    scaling.update()
+    scaling.amax.copy_(magnitudes.view(torch.int32))
+    factors = torch.tensor([8.0 if kind == "gradient" else 1.0 for kind in FP8_KINDS])
+    history, scale = scaling.history.clone(), scaling.scale.clone()
+    scaling.change_loss_scale(8.0)
+    assert torch.equal(scaling.history, history * factors)
+    assert torch.equal(scaling.scale, scale / factors)
+    assert torch.equal(scaling.amax.view(torch.float32), magnitudes * factors)
+    torch.testing.assert_close(scaling.scale * scaling.inverse, torch.ones(len(FP8_KINDS)))
