@@ -43,6 +43,7 @@ def losses(kernels: str, algorithm: str, precision: str, steps: int) -> list[flo
             "kernels": "eager" if kernels == "triton" else kernels,
             "precision": "bf16" if precision == "fp8" else precision,
             "seed": 3,
+            "shape_step": 16,
         }
     )
     lengths = np.random.default_rng(0).integers(4, 9, 2 * BATCHES)
