@@ -10,7 +10,19 @@ if [ "${1:-}" = --gpu ]; then
     [[ "$*" == *tests/* ]] || set -- tests/implementations/pytorch/gpu "$@"
     # pytest alone is enough: no plugin that happens to be installed there takes part.
     export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
-    exec "${PODIUM_PYTHON:-python3}" -m pytest -p no:cacheprovider -m gpu "$@"
+    python="${PODIUM_PYTHON:-python3}"
+    command -v "$python" >/dev/null || { echo "PODIUM_PYTHON: $python is no program; name a Python" >&2; exit 2; }
+    needed="torch numba numpy h5py pydantic mlperf_logging pytest hypothesis yaml rich typer safetensors tokenizers"
+    "$python" - $needed <<'PYTHON' || exit 2
+import sys
+from importlib.util import find_spec
+
+missing = [name for name in sys.argv[1:] if find_spec(name) is None]
+if missing:
+    sys.exit(f"{sys.executable} lacks {', '.join(missing)}; tools/carry.py has what to carry to such a machine, "
+             "and PODIUM_PYTHON names another Python")
+PYTHON
+    exec "$python" -m pytest -p no:cacheprovider -rs -m gpu "$@"
 fi
 
 source ./setup.sh test

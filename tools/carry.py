@@ -57,19 +57,28 @@ def locked(names: Sequence[str]) -> str:
 
 def download(folder: Path, python: str, platforms: Sequence[str]) -> None:
     """Download the wheels of CARRIED and print their sizes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.whl"):
-        old.unlink()
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"tools/carry.py: --folder: {folder} cannot be made ({error.strerror}); name a folder", file=sys.stderr)
+        sys.exit(2)
+    # Beside the others, and moved once all are there: a failure leaves the folder as it was.
+    with (
+        tempfile.TemporaryDirectory(dir=folder, prefix=".new_") as new,
+        tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file,
+    ):
         file.write(locked(CARRIED))
         file.flush()
         options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--implementation", "cp", "--quiet"]
         options += ["--python-version", python, *(part for each in platforms for part in ("--platform", each))]
-        pip = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), "--requirement", file.name]
+        pip = [sys.executable, "-m", "pip", "download", *options, "--dest", new, "--requirement", file.name]
         if subprocess.run(pip, check=False).returncode:
             print("tools/carry.py: pip failed; its message is above", file=sys.stderr)
             sys.exit(2)
-    wheels = sorted(folder.glob("*.whl"))
+        for name in CARRIED:  # other versions of the same packages
+            for old in folder.glob(f"{name.replace('-', '_')}-[0-9]*.whl"):
+                old.unlink()
+        wheels = sorted(wheel.replace(folder / wheel.name) for wheel in Path(new).glob("*.whl"))
     for wheel in wheels:
         print(f"{wheel.stat().st_size / 1e6:6.2f} MB  {wheel.name}")
     total = sum(wheel.stat().st_size for wheel in wheels) / 1e6

@@ -17,6 +17,7 @@ skipped, 1 a part failed or had no time, 2 wrong usage, 130 interrupted.
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -213,15 +214,24 @@ def has_gpu(python: str) -> bool:
     return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"found {text}, allowed are seconds above 0")
+    return value
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools/gpu_check.py", description=__doc__.partition("\n")[0])
     default = Path(os.environ.get("OUT") or HOME / "runs" / "gpu_check")
     parser.add_argument("folder", type=Path, nargs="?", default=default, help="folder for what is found")
     parser.add_argument("--cpu", action="store_true", help="tiny sizes on the CPU, as where there is no GPU")
     parser.add_argument("--only", help="names of parts, separated by commas")
-    parser.add_argument("--seconds", type=float, default=TOTAL_SECONDS, help="total time (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=TOTAL_SECONDS, help="total time (default: %(default)s)")
     options = parser.parse_args(arguments)
     python = os.environ.get("PODIUM_PYTHON") or sys.executable
+    if shutil.which(python) is None:
+        parser.error(f"PODIUM_PYTHON: found {python}, which is no program; name a Python, such as python3")
     tiny = options.cpu or not has_gpu(python)
     chosen = parts(python, tiny)
     if options.only:
@@ -230,7 +240,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unknown:
             parser.error(f"--only: there is no part {unknown[0]!r}; allowed are {', '.join(p.name for p in chosen)}")
         chosen = [part for part in chosen if part.name in names]
-    options.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"{options.folder}: cannot be made ({error.strerror}); name a folder")
     folder = options.folder.resolve()
     environment = {
         "PODIUM_GPU_FOLDER": str(folder),
@@ -248,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for part in chosen:
             check.run(part)
     except KeyboardInterrupt:
+        print(f"interrupted; what was found is in {folder}")
         return 130
     if check.failed:
         print(f"not passed: {', '.join(check.failed)}; see {check.log}")

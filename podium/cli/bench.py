@@ -23,9 +23,12 @@ from podium.core.files import make_folder
 from podium.launch.launch import diagnose_failure, launch
 from podium.planning.accelerators import require_gpu
 from podium.planning.costs import StepCosts, own_costs_path, save_costs
+from podium.planning.hardware import require_hardware
 from podium.run.implementation import call_entry_point
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
+
+STEPS = 8  # timed steps of each variant
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class BenchOptions:
 
     ablate: bool = False
     against: str | None = None
-    steps: int = 8
+    steps: int | None = None  # None: STEPS
     layers: int | None = None
     hidden: int | None = None
     vocabulary: int | None = None
@@ -50,7 +53,12 @@ class BenchOptions:
         """Return the command-line arguments of the implementation's `bench`. UsageError for an unknown --against."""
         if self.against not in (None, "huggingface"):
             raise UsageError(f"--against: found {self.against}, allowed is huggingface")
-        arguments = ["--steps", str(self.steps), "--vocabulary", str(self.vocabulary or SIZES[size].vocabulary_size)]
+        arguments = [
+            "--steps",
+            str(self.steps or STEPS),
+            "--vocabulary",
+            str(self.vocabulary or SIZES[size].vocabulary_size),
+        ]
         for name in ("rounds", "layers", "hidden", "against"):
             value = getattr(self, name)
             arguments += [f"--{name}", str(value)] if value is not None else []
@@ -80,9 +88,10 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
 
 def require_timing_options_unset(options: BenchOptions) -> None:
     """Raise UsageError for options of timed steps, which `--roofline` does not run."""
-    given = {"--ablate": options.ablate, "--against": options.against, "--steps": options.steps != BenchOptions.steps}
+    given = {"--ablate": options.ablate or None}
+    given |= {f"--{name}": getattr(options, name) for name in ("against", "steps", "rounds")}
     for name, value in given.items():
-        if value:
+        if value is not None:
             raise UsageError(
                 f"{name} times steps on this machine, and --roofline counts the kernels of one step without running "
                 "them; leave out one of the two. To compare settings, count each with --set, such as "
@@ -100,7 +109,17 @@ def count(config: RunConfig, options: BenchOptions, gpu: str | None, progress: P
         if config.launch.device == "cpu":
             raise UsageError(f"{config.system} trains on a CPU; name the GPU to count for, such as --gpu h200")
         gpu = config.description.accelerator_model_name
-    kind, _ = require_gpu(gpu)
+        kind, rates = require_gpu(gpu, f"{config.system}: description.accelerator_model_name")
+    else:
+        kind, rates = require_gpu(gpu)
+    description = config.description.model_copy(update={"accelerator_model_name": kind.name})
+    on_gpu = config.launch.model_copy(update={"device": "cuda"})
+    require_hardware(config.model_copy(update={"description": description, "launch": on_gpu}))
+    if config.precision in ("fp32", "fp8") and config.precision not in rates.flops:
+        raise UsageError(
+            f"precision: found {config.precision}, but its peak on {kind.name} is not in the table of accelerators; "
+            "allowed there are auto, bf16, fp16"
+        )
     arguments = ["--gpu", gpu, "--vocabulary", str(options.vocabulary or SIZES[config.size].vocabulary_size)]
     for name in ("layers", "hidden"):
         value = getattr(options, name)
@@ -120,14 +139,15 @@ def print_count(console: Console, config: RunConfig, counted: Mapping[str, Any])
     """Print launches, bytes, FLOPs and counted milliseconds by part of the step and by kernel."""
     total = counted["total"]
     rates = counted["rates"]
-    speed = f"{rates['bytes_per_second'] / 1e12:.3g} TB/s, {rates['flops']['half'] / 1e12:.4g} TFLOP/s bf16"
-    if counted["precision"] == "fp8":
-        speed += f", {rates['flops']['fp8'] / 1e12:.4g} fp8"
+    precision = counted["precision"]
+    units = {"fp32": {"fp32": "fp32"}, "fp8": {"half": "bf16", "fp8": "fp8"}}.get(precision, {"half": precision})
+    products = ", ".join(f"{rates['flops'][unit] / 1e12:.4g} TFLOP/s {name}" for unit, name in units.items())
+    speed = f"{rates['bytes_per_second'] / 1e12:.3g} TB/s and {products}"
     caption = (
         f"{counted['sequences']} sequences, {counted['tokens']:,} tokens on one of {counted['ranks']} ranks; precision "
         f"{counted['precision']}, kernels {counted['kernel_set']}, attention {counted['attention']}. Counted for "
-        f"{counted['gpu']} with {speed}, and not measured: a lower bound, at most "
-        f"{1000 * counted['sequences'] / total['milliseconds']:,.0f} sequences/s on a GPU."
+        f"{counted['gpu']} at assumed rates of {speed}, and not measured: "
+        f"{1000 * counted['sequences'] / total['milliseconds']:,.0f} sequences/s on a GPU if nothing else takes time."
     )
     title = f"Counted step of {config.system}, recipe {config.recipe}"
     table = number_table(title, "part and kernel", "launches", "GB", "TFLOP", "ms", "share", caption=caption)

@@ -146,7 +146,7 @@ def bench(
         str | None,
         typer.Option(metavar="huggingface", help="Also time Hugging Face's BERT, on padded batches, in turn."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Number of timed steps of each variant.")] = 8,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of timed steps of each variant. Default: 8.")] = None,
     rounds: Annotated[
         int | None,
         typer.Option(

@@ -97,6 +97,8 @@ _OTHER_PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     "NVIDIA A30": (10.3, 82, None),
     "NVIDIA A40": (37.4, 74.8, None),
     "NVIDIA A10": (31.2, 62.5, None),
+    "NVIDIA GB200": (80, 1250, 5000),
+    "NVIDIA B200": (75, 1125, 4500),
     "NVIDIA GH200": (67, 494.5, 1979),
     "NVIDIA H200 NVL": (60, 417.5, 1670.5),
     "NVIDIA H200": (67, 494.5, 1979),
@@ -192,14 +194,14 @@ def reachable_rates(kind: Accelerator) -> ReachableRates | None:
     return ReachableRates(flops, _MEMORY_SHARE * kind.memory_bytes_per_second)
 
 
-def require_gpu(name: str) -> tuple[Accelerator, ReachableRates]:
+def require_gpu(name: str, place: str = "--gpu") -> tuple[Accelerator, ReachableRates]:
     """Return the GPU of a name such as h200 with its reachable rates; the SXM variant where the name leaves it open.
 
-    Raises UsageError for a GPU whose peaks are not in the table.
+    Raises UsageError for a GPU whose peaks are not in the table; `place` is where the name was found.
     """
     for kind in (find_accelerator(name), find_accelerator(f"{name} SXM")):
         rates = reachable_rates(kind) if kind else None
         if kind and rates:
             return kind, rates
     known = ", ".join(kind.removeprefix("NVIDIA ") for kind in _MEMORY_BANDWIDTHS)
-    raise UsageError(f"--gpu: found {short_repr(name)}, allowed are {known}; name one of them")
+    raise UsageError(f"{place}: found {short_repr(name)}, allowed are {known}; name one of them with --gpu")
