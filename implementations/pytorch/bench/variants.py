@@ -184,7 +184,8 @@ class Variant:
     is_alternative: bool = False  # an alternative, not an optimisation turned off: not part of EVERYTHING
 
 
-CUDNN = "cuDNN attention"  # only where it is what `auto` selects
+CUDNN, GROUPING = "cuDNN attention", "grouping"
+NEEDED_ATTENTION = {CUDNN: "cudnn", GROUPING: "grouped"}  # variant → attention that it turns off
 VARIANTS = (
     Variant("fused layers", "torch.compile for what is between products", {"kernels": "compiled"}, ("cuda",)),
     Variant(CUDNN, "flash attention 2", {"attention": "flash"}, ("cuda",)),
@@ -195,7 +196,7 @@ VARIANTS = (
         ("cuda",),
     ),
     Variant(
-        "grouping",
+        GROUPING,
         "attention padded to 512 tokens per sequence",
         {"attention": "grouped", "attention_widths": (512,)},
         ("cpu",),
@@ -265,7 +266,8 @@ def variants(config: RunConfig, device: str) -> dict[str, tuple[str, RunConfig]]
     found: dict[str, tuple[str, RunConfig]] = {}
     everything: dict[str, Any] = {}
     for variant in (*multi_rank_variants(config), *VARIANTS):
-        if device not in variant.devices or (variant.name == CUDNN and expected_attention(config) != "cudnn"):
+        needed = NEEDED_ATTENTION.get(variant.name)
+        if device not in variant.devices or (needed is not None and expected_attention(config) != needed):
             continue
         changes, description = dict(variant.changes), variant.description
         if config.precision == "fp8" and changes.get("kernels", "triton") != "triton":

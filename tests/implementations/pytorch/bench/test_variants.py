@@ -87,6 +87,9 @@ def test_a_variant_changes_one_thing(make_config: Configs) -> None:
     assert "CUDA graphs" in variants(config, "cuda")
     assert "precision" not in variants(config, "cuda")
     assert "kernels" not in variants(make_config(kernels="eager"), "cpu")
+    assert "grouping" in variants(make_config(attention="grouped"), "cpu")
+    for attention in ("nested", "padded"):
+        assert "grouping" not in variants(make_config(attention=attention), "cpu")
     for _, changed in found.values():  # each is a valid configuration
         RunConfig.model_validate(changed.model_dump(by_alias=True))
 
