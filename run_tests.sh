@@ -11,17 +11,24 @@ if [ "${1:-}" = --gpu ]; then
     # pytest alone is enough: no plugin that happens to be installed there takes part.
     export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
     python="${PODIUM_PYTHON:-python3}"
-    command -v "$python" >/dev/null || { echo "PODIUM_PYTHON: $python is no program; name a Python" >&2; exit 2; }
-    needed="torch numba numpy h5py pydantic mlperf_logging pytest hypothesis yaml rich typer safetensors tokenizers"
-    "$python" - $needed <<'PYTHON' || exit 2
+    if ! command -v "$python" >/dev/null; then
+        echo "./run_tests.sh: PODIUM_PYTHON: there is no program '$python'; name a Python with PyTorch, or unset it" >&2
+        exit 2
+    fi
+    # What the tests import; what else they may use, such as cudnn, is skipped with the reason.
+    packages="h5py hypothesis llvmlite mlperf_logging numba numpy pydantic pytest rich safetensors torch triton yaml"
+    # shellcheck disable=SC2086
+    "$python" - $packages <<'CHECK' || exit 2
+import importlib.util
 import sys
-from importlib.util import find_spec
 
-missing = [name for name in sys.argv[1:] if find_spec(name) is None]
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
 if missing:
-    sys.exit(f"{sys.executable} lacks {', '.join(missing)}; tools/carry.py has what to carry to such a machine, "
-             "and PODIUM_PYTHON names another Python")
-PYTHON
+    print(f"./run_tests.sh: {sys.executable} lacks {', '.join(missing)}; install them, or add a folder with them to "
+          "PYTHONPATH (tools/carry.py downloads what a machine with PyTorch lacks), or name another Python in "
+          "PODIUM_PYTHON", file=sys.stderr)
+    sys.exit(2)
+CHECK
     exec "$python" -m pytest -p no:cacheprovider -rs -m gpu "$@"
 fi
 

@@ -1,7 +1,9 @@
 """tools/carry.py: its lists are what training, bench and the GPU tests import, and each package is locked."""
 
 import ast
+import functools
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions, requires
@@ -58,6 +60,7 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@functools.cache
 def imported_packages() -> set[str]:
     """Top-level names of all packages outside the standard library that ENTRIES and TESTS import, at any distance."""
     entries = [module_path(name) for name in ENTRIES]
@@ -116,3 +119,52 @@ def test_every_carried_package_is_locked_with_hashes() -> None:
         assert re.fullmatch(rf"{name}==\S+( ; .*?)?( +--hash=sha256:[0-9a-f]{{64}})+", line)
     with pytest.raises(SystemExit, match=r"torch-cuda.txt lack made-up"):
         carry.locked(["pydantic", "made-up"])
+
+
+def test_documented_number_of_wheels() -> None:
+    text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    assert re.findall(r"is (\d+) wheels", text) == [str(len(carry.CARRIED))]
+
+
+def test_gpu_tests_check_what_is_imported() -> None:
+    """`./run_tests.sh --gpu` names missing packages before pytest starts, without those of few tests or of bench."""
+    (line,) = re.findall(r'packages="(.+)"', (ROOT / "run_tests.sh").read_text(encoding="utf-8"))
+    few = {"cudnn", "google", "google_crc32c", "transformers", "pydantic_core"}
+    assert set(line.split()) == imported_packages() - few
+
+
+@pytest.mark.parametrize("outcome", ["done", "pip fails", "too large"])
+def test_only_own_wheels_are_replaced_and_only_at_the_end(
+    outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = {"pydantic_core-1.0-cp312-cp312-linux.whl", "mine-1.0-py3-none-any.whl", "notes.txt"}
+    new = {"pydantic_core-2.0-cp312-cp312-linux.whl", "pluggy-1.0-py3-none-any.whl"}
+    for name in old:
+        (tmp_path / name).write_bytes(b"old")
+
+    def pip(command: list[str], **_: object) -> "subprocess.CompletedProcess[bytes]":
+        for name in new:
+            Path(command[command.index("--dest") + 1], name).write_bytes(b"new")
+        return subprocess.CompletedProcess(command, outcome == "pip fails")
+
+    monkeypatch.setattr(carry.subprocess, "run", pip)
+    if outcome == "done":
+        carry.download(tmp_path, "3.12", carry.PLATFORMS)
+        left = old - {"pydantic_core-1.0-cp312-cp312-linux.whl"} | new
+    else:
+        monkeypatch.setattr(carry, "LARGEST_MB", 0)
+        with pytest.raises(SystemExit):
+            carry.download(tmp_path, "3.12", carry.PLATFORMS)
+        left = old
+    assert {path.name for path in tmp_path.iterdir()} == left
+    assert {path.name for path in tmp_path.iterdir() if path.read_bytes() == b"old"} == left & old
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_file_as_folder_is_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
+    with pytest.raises(SystemExit) as raised:
+        carry.download(tmp_path / name, "3.12", carry.PLATFORMS)
+    assert raised.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--folder: {tmp_path / name} cannot be written: {tmp_path / 'file'} is not a folder; name another" in line

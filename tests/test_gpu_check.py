@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -142,3 +143,81 @@ def test_exit_codes(arguments: list[str], code: int, text: str, tmp_path: Path) 
     assert done.returncode == code, done.stderr
     assert text in done.stdout + done.stderr
     assert code == 2 or "not passed: versions" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("folder", "python", "options", "text"),
+    [
+        ("file", "/bin/false", [], "/file is not a folder; name another folder"),
+        ("file/below", "/bin/false", [], "/file is not a folder; name another folder"),
+        ("folder", "/there/is/no/python", [], "PODIUM_PYTHON: there is no program '/there/is/no/python'; name a"),
+        *(("folder", "/bin/false", [f"--seconds={text}"], f"'{text}' is no number of") for text in ("nan", "0")),
+        *(("folder", "/bin/false", [f"--seconds={text}"], f"'{text}' is no number of") for text in ("-1", "inf", "x")),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    folder: str,
+    python: str,
+    options: list[str],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
+    monkeypatch.setenv("PODIUM_PYTHON", python)
+    with pytest.raises(SystemExit) as raised:
+        gpu_check.main([str(tmp_path / folder), *options])
+    assert raised.value.code == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert text in printed[-1]
+    assert len(printed) == 1 or (printed[0].startswith("usage: ") and options)
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_interrupted_part_is_in_the_summary(
+    number: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt if number == "SIGINT" else SystemExit(143)
+
+    source = f"import os, signal, time; os.kill(os.getppid(), signal.{number}); time.sleep(60)"
+    both = [python("stopped", source), python("never", "pass")]
+    monkeypatch.setattr(gpu_check, "parts", lambda *_: both)
+    before = signal.signal(getattr(signal, number), stop)
+    try:
+        assert gpu_check.main([str(tmp_path), "--cpu"]) == code
+    finally:
+        signal.signal(getattr(signal, number), before)
+    (found,) = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert (found["part"], found["status"]) == ("stopped", "interrupted")
+    assert f"interrupted; what was found until then is in {tmp_path.resolve()}" in capsys.readouterr().out
+
+
+def run_gpu_tests(python: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["./run_tests.sh", "--gpu", "--version"],
+        cwd=gpu_check.HOME,
+        env={"PATH": "/usr/bin:/bin", "PODIUM_PYTHON": python},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_gpu_tests_report_missing_packages(tmp_path: Path) -> None:
+    """A Python without the packages that are installed beside it, and one that is not there."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n', encoding="utf-8")
+    bare.chmod(0o755)
+    done = run_gpu_tests(str(bare))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert re.search(r" lacks h5py, .*torch, triton, yaml; install them, .*tools/carry.py", done.stderr)
+    done = run_gpu_tests("/there/is/no/python")
+    assert done.returncode == 2
+    assert done.stderr.startswith("./run_tests.sh: PODIUM_PYTHON: there is no program '/there/is/no/python'; name a")
+    assert len(done.stderr.splitlines()) == 1
+    done = run_gpu_tests(sys.executable)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "pytest"), done.stderr

@@ -11,7 +11,8 @@ Then copy the repository with carried/, and on the machine:
 The machine is assumed to have IMAGE, with Python 3.12 on x86-64 (--python and --platform change that). CARRIED is the
 rest, at the versions and with the SHA-256 of requirements/. It was found by runs with IMAGE alone, and
 tests/test_carry.py compares it with what the code imports. Needs pip. Exit codes: 0 done, 1 a package is not locked or
-all are too large, 2 pip failed.
+all are too large, 2 pip failed or the folder cannot be written. Wheels in the folder are replaced at the end, and only
+those of CARRIED.
 """
 
 import argparse
@@ -56,35 +57,38 @@ def locked(names: Sequence[str]) -> str:
 
 
 def download(folder: Path, python: str, platforms: Sequence[str]) -> None:
-    """Download the wheels of CARRIED and print their sizes."""
+    """Download the wheels of CARRIED, print their sizes, and then put them in place of older ones."""
+    lines = locked(CARRIED)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(dir=folder, prefix=".carry_")  # in it, since it may be a mount
     except OSError as error:
-        print(f"tools/carry.py: --folder: {folder} cannot be made ({error.strerror}); name a folder", file=sys.stderr)
+        nearest = next(path for path in (folder, *folder.parents) if path.exists())
+        reason = error.strerror if nearest.is_dir() else f"{nearest} is not a folder"
+        print(f"tools/carry.py: --folder: {folder} cannot be written: {reason}; name another folder", file=sys.stderr)
         sys.exit(2)
-    # Beside the others, and moved once all are there: a failure leaves the folder as it was.
-    with (
-        tempfile.TemporaryDirectory(dir=folder, prefix=".new_") as new,
-        tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file,
-    ):
-        file.write(locked(CARRIED))
-        file.flush()
+    with temporary as written:
+        requirements = Path(written, "requirements.txt")
+        requirements.write_text(lines, encoding="utf-8")
         options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--implementation", "cp", "--quiet"]
         options += ["--python-version", python, *(part for each in platforms for part in ("--platform", each))]
-        pip = [sys.executable, "-m", "pip", "download", *options, "--dest", new, "--requirement", file.name]
+        pip = [sys.executable, "-m", "pip", "download", *options, "--dest", written, "--requirement", str(requirements)]
         if subprocess.run(pip, check=False).returncode:
             print("tools/carry.py: pip failed; its message is above", file=sys.stderr)
             sys.exit(2)
-        for name in CARRIED:  # other versions of the same packages
-            for old in folder.glob(f"{name.replace('-', '_')}-[0-9]*.whl"):
+        wheels = sorted(Path(written).glob("*.whl"))
+        for wheel in wheels:
+            print(f"{wheel.stat().st_size / 1e6:6.2f} MB  {wheel.name}")
+        total = sum(wheel.stat().st_size for wheel in wheels) / 1e6
+        if total > LARGEST_MB:
+            message = f"{total:.0f} MB, but a machine may take only {LARGEST_MB} MB; carry fewer packages"
+            sys.exit(f"tools/carry.py: {message}")
+        for old in folder.glob("*.whl"):
+            if re.sub(r"[-_.]+", "-", old.name.partition("-")[0]).lower() in CARRIED:
                 old.unlink()
-        wheels = sorted(wheel.replace(folder / wheel.name) for wheel in Path(new).glob("*.whl"))
-    for wheel in wheels:
-        print(f"{wheel.stat().st_size / 1e6:6.2f} MB  {wheel.name}")
-    total = sum(wheel.stat().st_size for wheel in wheels) / 1e6
+        for wheel in wheels:
+            wheel.replace(folder / wheel.name)
     print(f"{total:6.2f} MB  in {folder}")
-    if total > LARGEST_MB:
-        sys.exit(f"tools/carry.py: {total:.0f} MB, but a machine may take only {LARGEST_MB} MB; carry fewer packages")
 
 
 def main() -> None:
@@ -95,7 +99,7 @@ def main() -> None:
     parser.add_argument("--python", default="3.12", help="the machine's Python (default: 3.12)")
     parser.add_argument("--platform", action="append", help="the machine's platforms, as pip names them")
     arguments = parser.parse_args()
-    download(arguments.folder, arguments.python, arguments.platform or PLATFORMS)
+    download(arguments.folder.resolve(), arguments.python, arguments.platform or PLATFORMS)
 
 
 if __name__ == "__main__":

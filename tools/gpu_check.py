@@ -11,11 +11,12 @@ takes too long does not keep the others from running. FOLDER (default: $OUT, els
 
 Nothing is installed: packages that this machine's Python (PODIUM_PYTHON) lacks are found by PYTHONPATH. Without a GPU,
 or with --cpu, tiny sizes run on the CPU, and what needs a GPU is skipped. Exit codes: 0 every part passed or was
-skipped, 1 a part failed or had no time, 2 wrong usage, 130 interrupted.
+skipped, 1 a part failed or had no time, 2 wrong usage, 130 interrupted, 143 terminated.
 """
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -30,9 +31,11 @@ HOME = Path(__file__).resolve().parents[1]
 TESTS = "tests/implementations/pytorch/gpu"
 NOT_POSSIBLE = 77  # exit code of a measurement for which the machine has no GPU
 NOTHING_COLLECTED = 5  # pytest's exit code
+TERMINATED = 143
 TOTAL_SECONDS = 560.0  # a machine is often lent for ten minutes
 SHUTDOWN_SECONDS = 5.0
-PASSED, SKIPPED, FAILED, TIMED_OUT, NO_TIME, RUNNING = "passed", "skipped", "failed", "timed out", "no time", "running"
+PASSED, SKIPPED, FAILED, TIMED_OUT, NO_TIME = "passed", "skipped", "failed", "timed out", "no time"
+RUNNING, INTERRUPTED = "running", "interrupted"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def parts(python: str, tiny: bool) -> list[Part]:
 
     def tested(name: str, seconds: float, *files: str) -> Part:
         paths = [f"{TESTS}/test_{file}.py" for file in files]
-        return Part(name, seconds, ["./run_tests.sh", "--gpu", "-rs", "-o", "faulthandler_timeout=60", *paths])
+        return Part(name, seconds, ["./run_tests.sh", "--gpu", "-o", "faulthandler_timeout=60", *paths])
 
     def benched(name: str, seconds: float, *options: str) -> Part:
         system = ["laptop", "--layers", "1", "--hidden", "64", "--vocabulary", "512", "--steps", "1"]
@@ -104,10 +107,15 @@ class Check:
         limit = min(part.seconds, self.deadline - time.monotonic())
         if limit < 1:
             return self._end(Outcome(part.name, NO_TIME, reason="the total time was used up before"))
-        self.outcomes.append(Outcome(part.name, RUNNING))
-        self._write_summary()
         started, before = time.monotonic(), self.results.stat().st_size
-        code, output = self._execute(part, limit)
+        self.outcomes.append(Outcome(part.name, RUNNING))
+        try:
+            self._write_summary()
+            code, output = self._execute(part, limit)
+        except (KeyboardInterrupt, SystemExit):
+            self.outcomes.pop()
+            self._end(Outcome(part.name, INTERRUPTED, round(time.monotonic() - started, 1)))
+            raise
         self.outcomes.pop()
         outcome = Outcome(part.name, FAILED, round(time.monotonic() - started, 1), code)
         lines = self._lines(before)
@@ -214,11 +222,21 @@ def has_gpu(python: str) -> bool:
     return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
-def seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"found {text}, allowed are seconds above 0")
-    return value
+def positive_seconds(text: str) -> float:
+    """Return a number of seconds that is finite and above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0; an example is 560")
+    return seconds
+
+
+def why_not_writable(folder: Path, error: OSError) -> str:
+    """Return what keeps a folder from being made or written."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    return f"{nearest} is not a folder" if not nearest.is_dir() else f"{error.strerror}: {error.filename}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -227,11 +245,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, nargs="?", default=default, help="folder for what is found")
     parser.add_argument("--cpu", action="store_true", help="tiny sizes on the CPU, as where there is no GPU")
     parser.add_argument("--only", help="names of parts, separated by commas")
-    parser.add_argument("--seconds", type=seconds, default=TOTAL_SECONDS, help="total time (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=positive_seconds, default=TOTAL_SECONDS, help="total time (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
-    python = os.environ.get("PODIUM_PYTHON") or sys.executable
-    if shutil.which(python) is None:
-        parser.error(f"PODIUM_PYTHON: found {python}, which is no program; name a Python, such as python3")
+    named = os.environ.get("PODIUM_PYTHON") or sys.executable
+    found = shutil.which(named)
+    if found is None:
+        reason = f"PODIUM_PYTHON: there is no program {named!r}; name a Python with PyTorch, or unset it"
+        parser.exit(2, f"{parser.prog}: {reason}\n")
+    python = str(Path(found).absolute())  # parts run in another folder; links stay, since those of a venv matter
     tiny = options.cpu or not has_gpu(python)
     chosen = parts(python, tiny)
     if options.only:
@@ -240,10 +263,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unknown:
             parser.error(f"--only: there is no part {unknown[0]!r}; allowed are {', '.join(p.name for p in chosen)}")
         chosen = [part for part in chosen if part.name in names]
-    try:
-        options.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"{options.folder}: cannot be made ({error.strerror}); name a folder")
     folder = options.folder.resolve()
     environment = {
         "PODIUM_GPU_FOLDER": str(folder),
@@ -256,18 +275,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environment |= {"PODIUM_GPU_TESTS": "cpu", "TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1"}
         environment |= {"CUDA_VISIBLE_DEVICES": ""}
         print("there is no GPU here, or --cpu was given: tiny sizes on the CPU", flush=True)
-    check = Check(folder, environment, options.seconds)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check = Check(folder, environment, options.seconds)
+    except OSError as error:
+        reason = f"{folder} cannot be written: {why_not_writable(folder, error)}; name another folder"
+        parser.exit(2, f"{parser.prog}: folder: {reason}\n")
     try:
         for part in chosen:
             check.run(part)
-    except KeyboardInterrupt:
-        print(f"interrupted; what was found is in {folder}")
-        return 130
+    except (KeyboardInterrupt, SystemExit) as error:
+        print(f"interrupted; what was found until then is in {folder}", flush=True)
+        return TERMINATED if isinstance(error, SystemExit) else 130
     if check.failed:
         print(f"not passed: {', '.join(check.failed)}; see {check.log}")
     return 1 if check.failed else 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)  # before the first part

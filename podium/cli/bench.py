@@ -21,14 +21,14 @@ from podium.core.console import UNKNOWN, number_table, print_line, summary_table
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
 from podium.launch.launch import diagnose_failure, launch
-from podium.planning.accelerators import require_gpu
+from podium.planning.accelerators import PRODUCT_UNITS, Accelerator, require_gpu, require_rates
 from podium.planning.costs import StepCosts, own_costs_path, save_costs
 from podium.planning.hardware import require_hardware
 from podium.run.implementation import call_entry_point
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
 
-STEPS = 8  # timed steps of each variant
+DEFAULT_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class BenchOptions:
 
     ablate: bool = False
     against: str | None = None
-    steps: int | None = None  # None: STEPS
+    steps: int | None = None
     layers: int | None = None
     hidden: int | None = None
     vocabulary: int | None = None
@@ -53,12 +53,8 @@ class BenchOptions:
         """Return the command-line arguments of the implementation's `bench`. UsageError for an unknown --against."""
         if self.against not in (None, "huggingface"):
             raise UsageError(f"--against: found {self.against}, allowed is huggingface")
-        arguments = [
-            "--steps",
-            str(self.steps or STEPS),
-            "--vocabulary",
-            str(self.vocabulary or SIZES[size].vocabulary_size),
-        ]
+        arguments = ["--steps", str(self.steps or DEFAULT_STEPS)]
+        arguments += ["--vocabulary", str(self.vocabulary or SIZES[size].vocabulary_size)]
         for name in ("rounds", "layers", "hidden", "against"):
             value = getattr(self, name)
             arguments += [f"--{name}", str(value)] if value is not None else []
@@ -88,12 +84,10 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
 
 def require_timing_options_unset(options: BenchOptions) -> None:
     """Raise UsageError for options of timed steps, which `--roofline` does not run."""
-    given = {"--ablate": options.ablate or None}
-    given |= {f"--{name}": getattr(options, name) for name in ("against", "steps", "rounds")}
-    for name, value in given.items():
-        if value is not None:
+    for name in ("ablate", "against", "steps", "rounds"):
+        if getattr(options, name):
             raise UsageError(
-                f"{name} times steps on this machine, and --roofline counts the kernels of one step without running "
+                f"--{name} times steps on this machine, and --roofline counts the kernels of one step without running "
                 "them; leave out one of the two. To compare settings, count each with --set, such as "
                 "--set precision=fp8"
             )
@@ -108,19 +102,13 @@ def count(config: RunConfig, options: BenchOptions, gpu: str | None, progress: P
     if gpu is None:
         if config.launch.device == "cpu":
             raise UsageError(f"{config.system} trains on a CPU; name the GPU to count for, such as --gpu h200")
-        gpu = config.description.accelerator_model_name
-        kind, rates = require_gpu(gpu, f"{config.system}: description.accelerator_model_name")
+        kind, rates = require_gpu(config.description.accelerator_model_name, config.system)
+        require_hardware(config)
     else:
         kind, rates = require_gpu(gpu)
-    description = config.description.model_copy(update={"accelerator_model_name": kind.name})
-    on_gpu = config.launch.model_copy(update={"device": "cuda"})
-    require_hardware(config.model_copy(update={"description": description, "launch": on_gpu}))
-    if config.precision in ("fp32", "fp8") and config.precision not in rates.flops:
-        raise UsageError(
-            f"precision: found {config.precision}, but its peak on {kind.name} is not in the table of accelerators; "
-            "allowed there are auto, bf16, fp16"
-        )
-    arguments = ["--gpu", gpu, "--vocabulary", str(options.vocabulary or SIZES[config.size].vocabulary_size)]
+        _require_support(config, kind)
+    require_rates(kind, rates, config.precision)
+    arguments = ["--gpu", kind.name, "--vocabulary", str(options.vocabulary or SIZES[config.size].vocabulary_size)]
     for name in ("layers", "hidden"):
         value = getattr(options, name)
         arguments += [f"--{name}", str(value)] if value is not None else []
@@ -132,22 +120,33 @@ def count(config: RunConfig, options: BenchOptions, gpu: str | None, progress: P
         return call_entry_point(config.implementation, "bench.roofline", [str(path), *arguments])
 
 
+def _require_support(config: RunConfig, kind: Accelerator) -> None:
+    """Raise UsageError for the first setting that the GPU named by --gpu cannot run."""
+    description = config.description.model_copy(update={"accelerator_model_name": kind.name})
+    launch = config.launch.model_copy(update={"device": "cuda"})
+    try:
+        require_hardware(config.model_copy(update={"description": description, "launch": launch}))
+    except UsageError as error:
+        raise UsageError(str(error).replace("description.accelerator_model_name", "--gpu")) from None
+
+
 SHOWN_SHARE = 0.01  # of the step's time: kernels below it are summed up in one row of their part
 
 
 def print_count(console: Console, config: RunConfig, counted: Mapping[str, Any]) -> None:
     """Print launches, bytes, FLOPs and counted milliseconds by part of the step and by kernel."""
     total = counted["total"]
-    rates = counted["rates"]
-    precision = counted["precision"]
-    units = {"fp32": {"fp32": "fp32"}, "fp8": {"half": "bf16", "fp8": "fp8"}}.get(precision, {"half": precision})
-    products = ", ".join(f"{rates['flops'][unit] / 1e12:.4g} TFLOP/s {name}" for unit, name in units.items())
-    speed = f"{rates['bytes_per_second'] / 1e12:.3g} TB/s and {products}"
+    rates, precision = counted["rates"], counted["precision"]
+    speeds = [
+        f"{rates['flops'][unit] / 1e12:.4g} TFLOP/s {'bf16' if unit == 'half' and precision == 'fp8' else precision}"
+        for unit in PRODUCT_UNITS[precision]
+    ]
     caption = (
         f"{counted['sequences']} sequences, {counted['tokens']:,} tokens on one of {counted['ranks']} ranks; precision "
-        f"{counted['precision']}, kernels {counted['kernel_set']}, attention {counted['attention']}. Counted for "
-        f"{counted['gpu']} at assumed rates of {speed}, and not measured: "
-        f"{1000 * counted['sequences'] / total['milliseconds']:,.0f} sequences/s on a GPU if nothing else takes time."
+        f"{precision}, kernels {counted['kernel_set']}, attention {counted['attention']}. Counted for "
+        f"{counted['gpu']} at assumed rates: {rates['bytes_per_second'] / 1e12:.3g} TB/s, {', '.join(speeds)}. "
+        f"{1000 * counted['sequences'] / total['milliseconds']:,.0f} sequences/s counted, not measured, without gaps "
+        "between launches, waiting and throttling."
     )
     title = f"Counted step of {config.system}, recipe {config.recipe}"
     table = number_table(title, "part and kernel", "launches", "GB", "TFLOP", "ms", "share", caption=caption)

@@ -170,7 +170,7 @@ def bench(
         bool,
         typer.Option(
             "--roofline",
-            help="Count the bytes and FLOPs of every kernel of a step, and the least time they take on a GPU. Runs "
+            help="Count the bytes and FLOPs of every kernel of a step, and their time at assumed rates of a GPU. Runs "
             "nothing and needs no GPU.",
         ),
     ] = False,

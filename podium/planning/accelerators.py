@@ -97,14 +97,14 @@ _OTHER_PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     "NVIDIA A30": (10.3, 82, None),
     "NVIDIA A40": (37.4, 74.8, None),
     "NVIDIA A10": (31.2, 62.5, None),
-    "NVIDIA GB200": (80, 1250, 5000),
-    "NVIDIA B200": (75, 1125, 4500),
     "NVIDIA GH200": (67, 494.5, 1979),
     "NVIDIA H200 NVL": (60, 417.5, 1670.5),
     "NVIDIA H200": (67, 494.5, 1979),
     "NVIDIA H100 NVL": (60, 417.5, 1670.5),
     "NVIDIA H100 PCIe": (51, 378, 1513),
     "NVIDIA H100 SXM": (67, 494.5, 1979),
+    "NVIDIA GB200": (80, 1250, 5000),
+    "NVIDIA B200": (75, 1125, 4500),
     "NVIDIA L40S": (91.6, 183, 733),
     "NVIDIA L4": (30.3, 60, 242.5),
     "AMD MI300X": (163.4, 653.7, 2614.9),
@@ -153,7 +153,7 @@ _KINDS = tuple((re.compile(pattern, re.IGNORECASE), _build_accelerator(name, pea
 
 @dataclass(frozen=True)
 class ReachableRates:
-    """Rates that large kernels reach on a GPU, for lower bounds on times: FLOP/s by what computes them, and bytes/s.
+    """Rates that large kernels are assumed to reach on a GPU: FLOP/s by what computes them, and bytes/s.
 
     Keys of `flops`: half (bf16 and fp16), fp8 and fp32 matrix products, and attention with flash attention 2 and cuDNN.
     """
@@ -173,6 +173,8 @@ _HOPPER_FLASH, _HOPPER_CUDNN = _REPORTED_FLOPS / 13e-3, _REPORTED_FLOPS / 6.5e-3
 # Flash attention 2 uses Ampere's instructions on all later GPUs. Its forward pass reaches 230 TFLOP/s on an A100 and
 # 335 on an H100 (Dao, arXiv 2307.08691), so here the A100's share of its peak is taken as 230/335 of the H200's rate.
 _AMPERE_FLASH_SHARE = _HOPPER_FLASH * 230 / 335 / 312e12
+# All GPUs from Hopper on are assumed to have the H200's rates, also Blackwell, for which nothing is reported: flash
+# attention 2 does not use its new instructions, and the table of backends does not have cuDNN there.
 _HOPPER = (9, 0)
 
 
@@ -194,14 +196,48 @@ def reachable_rates(kind: Accelerator) -> ReachableRates | None:
     return ReachableRates(flops, _MEMORY_SHARE * kind.memory_bytes_per_second)
 
 
-def require_gpu(name: str, place: str = "--gpu") -> tuple[Accelerator, ReachableRates]:
+# Precision → the units that compute its matrix products, keys of ReachableRates.flops. With fp8 the head's are bf16.
+PRODUCT_UNITS = {"bf16": ("half",), "fp16": ("half",), "fp32": ("fp32",), "fp8": ("half", "fp8")}
+# Words of a GPU's full name besides its model: form, memory and power, such as SXM4, 80GB and 400W.
+_OTHER_WORDS = re.compile(r"NVIDIA|TESLA|SXM\d?|PCI|NVL\d+|HBM\d\w?|\d+GB|\d+W", re.IGNORECASE)
+
+
+def _is_name_of(text: str, kind: Accelerator) -> bool:
+    """Whether a text is a name of the model and nothing else."""
+    own = kind.name.lower().split()
+    words = re.findall(r"\w+", text)
+    return all(word.lower() in own or _OTHER_WORDS.fullmatch(word) for word in words)
+
+
+def require_gpu(name: str, system: str | None = None) -> tuple[Accelerator, ReachableRates]:
     """Return the GPU of a name such as h200 with its reachable rates; the SXM variant where the name leaves it open.
 
-    Raises UsageError for a GPU whose peaks are not in the table; `place` is where the name was found.
+    The name is that of --gpu, or with `system` that of the system's description, which may have more words. Raises
+    UsageError for a GPU whose peaks are not in the table.
     """
-    for kind in (find_accelerator(name), find_accelerator(f"{name} SXM")):
-        rates = reachable_rates(kind) if kind else None
-        if kind and rates:
+    kinds = [kind for text in (name, f"{name} SXM") if (kind := find_accelerator(text))]
+    if system is None:
+        kinds = [kind for kind in kinds if _is_name_of(name, kind)]
+    for kind in kinds:
+        rates = reachable_rates(kind)
+        if rates:
             return kind, rates
     known = ", ".join(kind.removeprefix("NVIDIA ") for kind in _MEMORY_BANDWIDTHS)
-    raise UsageError(f"{place}: found {short_repr(name)}, allowed are {known}; name one of them with --gpu")
+    found = f"found {short_repr(name)}"
+    if kinds:
+        found += f", which is known ({kinds[0].name}), but its memory bandwidth is not in the table of accelerators"
+    if system is None:
+        raise UsageError(f"--gpu: {found}; allowed are {known}; name one of them")
+    raise UsageError(
+        f"{system}: description.accelerator_model_name: {found}; name the GPU to count for with --gpu, one of {known}"
+    )
+
+
+def require_rates(kind: Accelerator, rates: ReachableRates, precision: str) -> None:
+    """Raise UsageError if the rate of a precision's matrix products is not known; that of `auto` always is."""
+    allowed = ["auto", *(key for key, units in PRODUCT_UNITS.items() if all(unit in rates.flops for unit in units))]
+    if precision not in allowed:
+        raise UsageError(
+            f"precision: found {precision}, whose rate on {kind.name} is not in the table of accelerators; allowed "
+            f"there are {', '.join(allowed)}"
+        )

@@ -3,8 +3,8 @@
 The whole step of a resolved configuration runs on fake tensors, without a GPU or memory: zeroing, forward, loss,
 backward, this rank's part of the gradient synchronisation, clipping and update. Each operator of PyTorch that is not a
 view counts as one kernel (a multi-tensor operator as its number of launches), each Triton kernel as its launch. A
-kernel moves each distinct tensor that it reads or writes once, and takes at least
-max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s); the sum over kernels is a lower bound on the step's time.
+kernel moves each distinct tensor that it reads or writes once, and its time is
+max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s), at assumed rates; the step's time is the sum over kernels.
 
 Only matrix products and attention have FLOPs. Attention's are counted from the sequences' real lengths, its backward as
 twice its forward, as in `Size.training_flops`. Operators that are not known are counted by the bytes of their tensors.
@@ -57,7 +57,7 @@ from podium.config.load import load_resolved
 from podium.config.schema import Clipping, RunConfig
 from podium.core.errors import PodiumError, UsageError
 from podium.core.processes import end_with_parent
-from podium.planning.accelerators import Accelerator, ReachableRates, require_gpu
+from podium.planning.accelerators import Accelerator, ReachableRates, require_gpu, require_rates
 from podium.planning.batch_plan import run_shapes
 
 # Parts of a step.
@@ -538,6 +538,7 @@ def main() -> int:
     end_with_parent()
     try:
         config, (gpu, rates) = load_resolved(arguments.config), require_gpu(arguments.gpu)
+        require_rates(gpu, rates, config.precision)
         size = config.model_size
         if arguments.layers or arguments.hidden:
             size = resize(size, arguments.layers or size.layers, arguments.hidden or size.hidden)

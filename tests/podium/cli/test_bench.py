@@ -84,7 +84,7 @@ def test_options_become_arguments_of_the_implementation() -> None:
         *("--against", "huggingface", "--lengths", str(Path("lengths.json").resolve()), "--ablate"),
     ]
     for change in ({"layers": 4}, {"hidden": 64}, {"vocabulary": 9}, {"lengths": Path("x")}):
-        assert not BenchOptions(**change).uses_system_model  # type: ignore[arg-type]
+        assert not BenchOptions(**change).uses_system_model
     assert BenchOptions(ablate=True, against="huggingface", steps=3).uses_system_model
 
 
@@ -275,7 +275,16 @@ def test_count_is_printed_by_part_with_small_kernels_summed_up(config: RunConfig
     assert found["step"] == ["1,203", "3.00", "2.000", "50.00", "100.0%"]
     assert not {"zero", "norm", "copies"} & set(found)
     text = " ".join(out.getvalue().split())
-    assert "not measured: 1,120 sequences/s on a GPU" in text and "1050 TFLOP/s fp8" in text
+    assert "1,120 sequences/s counted, not measured" in text
+    assert "assumed rates: 4.3 TB/s, 790 TFLOP/s bf16, 1050 TFLOP/s fp8." in text
+
+
+@pytest.mark.parametrize(("precision", "rate"), [("fp32", "53.5"), ("fp16", "790"), ("bf16", "790")])
+def test_the_rate_of_the_precision_in_use_is_printed(config: RunConfig, precision: str, rate: str) -> None:
+    out = StringIO()
+    rates = {"flops": {"half": 790e12, "fp32": 53.5e12, "fp8": 1050e12}, "bytes_per_second": 4.3e12}
+    print_count(Console(file=out, width=120), config, COUNTED | {"precision": precision, "rates": rates})
+    assert f"assumed rates: 4.3 TB/s, {rate} TFLOP/s {precision}. " in " ".join(out.getvalue().split())
 
 
 @pytest.mark.parametrize(
@@ -284,8 +293,10 @@ def test_count_is_printed_by_part_with_small_kernels_summed_up(config: RunConfig
         (BenchOptions(ablate=True), "h200", "--ablate times steps on this machine"),
         (BenchOptions(against="huggingface"), "h200", "--against times steps on this machine"),
         (BenchOptions(steps=3), "h200", "--steps times steps on this machine"),
+        (BenchOptions(steps=8), "h200", "--steps times steps on this machine"),
+        (BenchOptions(rounds=3), "h200", "--rounds times steps on this machine"),
         (BenchOptions(), None, "laptop trains on a CPU; name the GPU to count for, such as --gpu h200"),
-        (BenchOptions(), "tpu", "--gpu: found 'tpu', allowed are .*H200"),
+        (BenchOptions(), "tpu", "--gpu: found 'tpu'; allowed are .*H200"),
     ],
 )
 def test_count_refuses_what_it_does_not_run(
@@ -293,6 +304,31 @@ def test_count_refuses_what_it_does_not_run(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         count(config, options, gpu, Progress(Console(file=StringIO())))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "change", "message"),
+    [
+        (
+            "a100",
+            {"precision": "fp8"},
+            r"precision: found fp8 on NVIDIA A100 \(--gpu\), which has .*capability 8.0",
+        ),
+        ("t4", {"precision": "bf16"}, r"precision: found bf16 on NVIDIA T4 \(--gpu\), which has .*capability 7.5"),
+        (
+            "a100",
+            {"kernels": "numba"},
+            r"kernels: found numba on NVIDIA A100 \(--gpu\), which has .*capability 8.0",
+        ),
+        (None, {"kernels": "numba"}, r"kernels: found numba on NVIDIA H200 \(description.accelerator_model_name\)"),
+    ],
+)
+def test_count_refuses_settings_that_the_gpu_does_not_support(
+    config: RunConfig, gpu: str | None, change: dict[str, str], message: str
+) -> None:
+    config = load_system("h200_1x") if gpu is None else config
+    with pytest.raises(UsageError, match=message):
+        count(config.model_copy(update=change), BenchOptions(), gpu, Progress(Console(file=StringIO())))
 
 
 def test_count_starts_one_process_of_the_implementation(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +341,6 @@ def test_count_starts_one_process_of_the_implementation(config: RunConfig, monke
     monkeypatch.setattr(bench, "call_entry_point", call)
     out = StringIO()
     assert count(config, BenchOptions(layers=2), "h200", Progress(Console(file=out))) == COUNTED
-    arguments = ["--gpu", "h200", "--vocabulary", "512", "--layers", "2"]
+    arguments = ["--gpu", "NVIDIA H200", "--vocabulary", "512", "--layers", "2"]
     assert called == [("pytorch", "bench.roofline", arguments, "laptop")]
     assert "Counting the kernels of a step on one NVIDIA H200" in out.getvalue()

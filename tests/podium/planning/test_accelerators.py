@@ -3,7 +3,17 @@
 import pytest
 
 from podium.core.errors import UsageError
-from podium.planning.accelerators import _OTHER_PEAKS, _TABLE, find_accelerator, require_gpu
+from podium.planning.accelerators import (
+    _MEMORY_BANDWIDTHS,
+    _OTHER_PEAKS,
+    _TABLE,
+    PRODUCT_UNITS,
+    ReachableRates,
+    find_accelerator,
+    require_gpu,
+    require_rates,
+)
+from podium.planning.hardware import FP8_CAPABILITY
 
 
 @pytest.mark.parametrize(
@@ -14,6 +24,7 @@ from podium.planning.accelerators import _OTHER_PEAKS, _TABLE, find_accelerator,
         ("NVIDIA A100-SXM4-80GB (400W)", 312, 19.5, 156, None),
         ("NVIDIA H200", 989, 67, 494.5, 1979),
         ("NVIDIA H100-SXM5-80GB", 989, 67, 494.5, 1979),
+        ("NVIDIA B200", 2250, 75, 1125, 4500),
         ("Habana Gaudi2", 432, None, None, None),
     ],
 )
@@ -55,6 +66,39 @@ def test_reachable_rates(
     assert rates.flops["cudnn"] / 1e12 == pytest.approx(cudnn, abs=0.1)
 
 
-def test_a_gpu_without_peaks_is_refused() -> None:
-    with pytest.raises(UsageError, match="--gpu: found 'V100', allowed are T4"):
-        require_gpu("V100")
+@pytest.mark.parametrize("name", _MEMORY_BANDWIDTHS)
+def test_every_allowed_gpu_has_the_rates_of_its_precisions(name: str) -> None:
+    kind, rates = require_gpu(name.removeprefix("NVIDIA ").lower())
+    assert kind.name in (name, f"{name} SXM")
+    assert kind.compute_capability is not None
+    for precision in ("auto", *PRODUCT_UNITS):
+        if precision != "fp8" or kind.compute_capability >= FP8_CAPABILITY:
+            require_rates(kind, rates, precision)
+
+
+def test_a_precision_without_a_rate_is_refused() -> None:
+    kind, rates = require_gpu("h200")
+    lacking = ReachableRates({"half": rates.flops["half"]}, rates.bytes_per_second)
+    require_rates(kind, lacking, "auto")
+    with pytest.raises(
+        UsageError, match=r"precision: found fp8, .* on NVIDIA H200 .* allowed there are auto, bf16, fp16$"
+    ):
+        require_rates(kind, lacking, "fp8")
+
+
+@pytest.mark.parametrize("name", ["foo", "xxH200yy", "my h200", "h100 h200", ""])
+def test_names_of_gpus_are_matched_whole(name: str) -> None:
+    with pytest.raises(UsageError, match=f"--gpu: found '{name}'; allowed are T4, .*H200.*; name one of them"):
+        require_gpu(name)
+
+
+@pytest.mark.parametrize("name", ["V100", "GH200", "AMD MI300X"])
+def test_a_known_gpu_without_bandwidth_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"--gpu: found '{name}', which is known .* its memory bandwidth is not in"):
+        require_gpu(name)
+
+
+def test_the_name_of_a_description_may_have_more_words() -> None:
+    assert require_gpu("8 x NVIDIA H200, water-cooled", "mine")[0].name == "NVIDIA H200"
+    with pytest.raises(UsageError, match=r"mine: description.accelerator_model_name: found 'foo'; name .* with --gpu"):
+        require_gpu("foo", "mine")
