@@ -2,8 +2,8 @@
 
 import gc
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -166,17 +166,33 @@ def test_streams_are_not_shared_with_callbacks(
     from implementations.pytorch.model.attention.grouped import side_stream
 
     made: list[tuple[torch.device, int]] = []
+    waits: list[str] = []
 
-    def make(device: torch.device, priority: int = 0) -> Any:
-        made.append((device, priority))
-        return made[-1]
+    class Stream:
+        def __init__(self, device: torch.device, priority: int = 0) -> None:
+            self.name, self.priority = str(len(made)), priority
+            made.append((device, priority))
+
+        def wait_stream(self, other: Any) -> None:
+            waits.append(f"{self.name} waits for {other.name}")
+
+    current = [Stream(torch.device("cpu"))]  # the compute stream
+    made.clear()
+
+    @contextmanager
+    def use(stream: Any) -> Iterator[None]:
+        current.append(stream)
+        yield
+        current.pop()
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "Stream", make)
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: events.append(f"stream {stream[1]} is current"))
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", use)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: events.append(f"stream {stream.priority} is current"))
     monkeypatch.setattr(evaluation, "cpu_group", lambda: None)
-    monkeypatch.setattr(evaluation, "evaluation_sums", lambda *_: None)
+    monkeypatch.setattr(evaluation, "evaluation_sums", lambda *_: waits.append(f"evaluates on {current[-1].name}"))
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.delenv("TORCH_NCCL_HIGH_PRIORITY", raising=False)
     config, device = make_config(), torch.device("cuda", 3)
@@ -189,4 +205,6 @@ def test_streams_are_not_shared_with_callbacks(
         OverlappedEvaluation(torch.nn.Linear(1, 1), processes, "bf16")  # type: ignore[arg-type]
     side_stream.cache_clear()
     assert made == [(device, -1)] * 3
+    # The stream of evaluations is the third one that is made.
+    assert waits == ["2 waits for 0", "evaluates on 2", "0 waits for 2"]
     assert events == ["stream -1 is current", "group initialised", "group destroyed"]
