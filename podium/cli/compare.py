@@ -1,4 +1,4 @@
-"""`podium compare`: compares published BERT results of MLPerf rounds and local results."""
+"""`podium compare`: compares published results of MLPerf rounds and local results."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +40,12 @@ def compare(
         list[str] | None,
         typer.Option("--division", metavar="closed|open", help="Show only results of this division. May be repeated."),
     ] = None,
+    benchmarks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--benchmark", metavar="NAME", help="Show only this benchmark, such as llama31_8b. May be repeated."
+        ),
+    ] = None,
     per: Annotated[
         str, typer.Option(metavar="accelerator|node", help="The unit that throughput is divided by.")
     ] = "accelerator",
@@ -71,7 +77,7 @@ def compare(
         bool, typer.Option("--no-cache", help="Parse every log again, and do not write to the cache.")
     ] = False,
 ) -> None:
-    """Compare published BERT results and your own: scores, spread, throughput, MFU, scaling.
+    """Compare published results of all benchmarks and your own: scores, spread, throughput, MFU, scaling.
 
     Logs are used as published; inconsistencies in them are reported. Scores are olympic means. Where the rules scale a
     score, both values are shown. Parsed logs are cached by content in ~/.cache/podium.
@@ -107,13 +113,14 @@ def compare(
         )
     for note in found.notes:
         print_message(f"note: {note}")
-    shown = filter_results(found, rounds or [], accelerators or [], divisions or [])
+    shown = filter_results(found, rounds or [], accelerators or [], divisions or [], benchmarks or [])
     if ab is not None:
         _compare_operands(ab, shown.results, cache, as_json)
         return
     if not shown.results:
         raise UsageError(
-            f"none of the {len(found.results)} results matches --round, --accelerator and --division; choose others"
+            f"none of the {len(found.results)} results matches --round, --benchmark, --accelerator and --division; "
+            "choose others"
         )
     objects = rows(shown.results)
     priced = None

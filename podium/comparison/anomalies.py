@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from benchmarks.bert.rules import RUNS
 from podium.comparison.result import Result
 from podium.core.text import one_line
 from podium.mllog import system
 from podium.mllog.lines import HARMLESS, Anomaly
+from podium.mllog.run import BERT
 
 # Relative difference allowed between train_samples and the samples to the target. Loggers round train_samples to whole
 # batches or steps, which is less than 1%.
@@ -31,8 +31,10 @@ def inconsistencies(result: Result) -> list[str]:
 
 
 def _check_run_count(result: Result) -> Iterator[str]:
-    if len(result.runs) != RUNS:
-        yield f"has {len(result.runs)} run(s); a score needs {RUNS}"
+    if result.rules is None:
+        yield f"{one_line(result.benchmark)} is no benchmark that Podium knows: targets and score are not known"
+    elif len(result.runs) != result.rules.runs:
+        yield f"has {len(result.runs)} run(s); a score needs {result.rules.runs}"
 
 
 def _check_failed_runs(result: Result) -> Iterator[str]:
@@ -75,8 +77,10 @@ def _check_divisions(result: Result) -> Iterator[str]:
 
 def _check_sample_counts(result: Result) -> Iterator[str]:
     unknown = sum(run.samples is None for run in result.converged)
-    if unknown:
+    if unknown and result.rules is not None and _counts_samples(result):
         yield f"{unknown} run(s) do not log how many samples they took"
+    if result.benchmark != BERT:
+        return  # of other benchmarks, train_samples is the size of the dataset
     different = [
         run
         for run in result.converged
@@ -89,6 +93,12 @@ def _check_sample_counts(result: Result) -> Iterator[str]:
             f"{len(different)} run(s) log train_samples that are not those of the passing evaluation, which count "
             f"here: {_format_number(different[0].train_samples)} against {_format_number(different[0].samples)}"
         )
+
+
+def _counts_samples(result: Result) -> bool:
+    """Whether the benchmark's logs determine samples: not where the size of an epoch is not known."""
+    progress = None if result.rules is None else result.rules.progress_in(result.round)
+    return progress is not None and (progress.samples is not None or progress.key == "step_num")
 
 
 def _check_duplicate_logs(result: Result) -> Iterator[str]:

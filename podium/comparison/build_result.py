@@ -11,16 +11,17 @@ from pathlib import Path
 from benchmarks.bert.sizes import LARGE
 from podium.comparison.anomalies import inconsistencies
 from podium.comparison.discover import PackageResults
-from podium.comparison.result import Result
+from podium.comparison.result import BERT_LARGE_TENSORS, Result
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import attempt
 from podium.core.text import one_line, printable
 from podium.mllog import system as system_module
+from podium.mllog.benchmarks import find_benchmark
 from podium.mllog.lines import parse_bounded_json
 from podium.mllog.results_tree import SCALING, Package, ResultFolder
 from podium.mllog.rulesets import LATEST, ruleset
-from podium.mllog.run import Run, as_number
+from podium.mllog.run import BERT, Run, as_number
 from podium.planning.accelerators import find_accelerator
 from podium.run.records import newest_by_seed, runs_of_system
 from podium.run.set_record import SET
@@ -102,9 +103,6 @@ def _read_scaling_factor(path: Path, anomalies: list[str]) -> float | None:
     return found
 
 
-BERT_LARGE_TENSORS = 398  # weight tensors that a log of BERT-large lists; 0 where it lists none
-
-
 def build_result(
     package_results: PackageResults,
     folder: ResultFolder,
@@ -115,7 +113,7 @@ def build_result(
     """Return the result of a folder's runs. `problems` are the reasons why other logs of the folder cannot be read."""
     anomalies = list(problems)
     fields, full_size = _read_description(package_results.package, folder.system, anomalies), True
-    if not package_results.package.systems and round_name is None:
+    if not package_results.package.systems and round_name is None and _is_local(folder, runs):
         in_set = (folder.path / SET).is_file()  # of runs/SYSTEM/DATE_TIME
         runs_folder = folder.path.absolute().parents[1] if in_set else package_results.package.root / "runs"
         config = find_configuration(folder.system, runs, runs_folder, anomalies)
@@ -125,7 +123,9 @@ def build_result(
         system_module.parse_count(fields.get(key)) for key in ("number_of_nodes", "accelerators_per_node")
     )
     accelerator = system_module.parse_name(fields.get("accelerator_model_name"))
+    benchmark = _benchmark(folder, runs, anomalies)
     result = Result(
+        benchmark=benchmark,
         round=round_name,
         submitter=system_module.parse_name(fields.get("submitter"))
         or one_line(next((run.org for run in runs if run.org), package_results.package.name)),
@@ -139,11 +139,30 @@ def build_result(
         accelerators=None if nodes is None or per_node is None else nodes * per_node,
         accelerator=accelerator,
         kind=None if accelerator is None else find_accelerator(accelerator),
-        full_size=full_size and (round_name is not None or all(run.tensors in (0, BERT_LARGE_TENSORS) for run in runs)),
+        full_size=benchmark != BERT
+        or (full_size and (round_name is not None or all(run.tensors in (0, BERT_LARGE_TENSORS) for run in runs))),
     )
     scaling_factor = find_scaling_factor(result, folder, anomalies)
     anomalies += inconsistencies(result)
     return replace(result, scaling_factor=scaling_factor, anomalies=tuple(one_line(one) for one in anomalies))
+
+
+def _is_local(folder: ResultFolder, runs: Sequence[Run]) -> bool:
+    """Whether the runs may be Podium's: only these have configurations."""
+    return any(run.benchmark == BERT for run in runs) or (not runs and BERT in folder.benchmark.lower())
+
+
+def _benchmark(folder: ResultFolder, runs: Sequence[Run], anomalies: list[str]) -> str:
+    """Return the benchmark that most logs name, or else the name of the folder; note in `anomalies` if they differ."""
+    logged = Counter(run.benchmark for run in runs if run.benchmark is not None)
+    named = find_benchmark(folder.benchmark)
+    if not logged:
+        return one_line(named.name if named is not None else folder.benchmark)
+    name = logged.most_common(1)[0][0]
+    if len(logged) > 1 or (named is not None and named.name != name):
+        names = ", ".join(sorted(logged))
+        anomalies.append(f"its logs are of {names}, its folder is named {folder.benchmark}")
+    return name
 
 
 def _read_description(package: Package, system: str, anomalies: list[str]) -> dict[str, str]:

@@ -27,7 +27,6 @@ from podium.core.errors import UsageError
 from podium.core.text import printable
 from podium.core.yaml_files import read_yaml
 from podium.mllog.run import Run
-from podium.mllog.score import counted_seconds
 from podium.planning.accelerators import MAX_NAME_LENGTH
 
 MAX_ENTRIES = 1_000
@@ -190,8 +189,7 @@ def _cost(result: Result, prices: Prices, index: int) -> Cost | str:
     per_hour = hourly_price(result, prices, index)
     if isinstance(per_hour, str):
         return per_hour
-    # The runs whose mean is the score (see `score_seconds`), or without a score those that converged.
-    scored = result.converged if result.score_minutes is None else sorted(result.runs, key=counted_seconds)[1:-1]
+    scored = result.scored_runs
     if not scored:
         return "no run reached the target"
     times = [_billed_run_seconds(run, prices) for run in scored]

@@ -8,30 +8,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 
 from podium.core.errors import UsageError, WorkError
 from podium.core.text import printable
+from podium.mllog.benchmarks import find_benchmark, round_at, rounds
 from podium.mllog.results_tree import LOGS, Package, ResultFolder, is_package, list_folders, read_package, read_results
-
-# Publication date of each round. BERT was in v0.7 to v5.0.
-ROUNDS = {
-    "v0.5": "2018-12-12",
-    "v0.6": "2019-07-10",
-    "v0.7": "2020-07-29",
-    "v1.0": "2021-06-30",
-    "v1.1": "2021-12-01",
-    "v2.0": "2022-06-29",
-    "v2.1": "2022-11-09",
-    "v3.0": "2023-06-27",
-    "v3.1": "2023-11-08",
-    "v4.0": "2024-06-12",
-    "v4.1": "2024-11-13",
-    "v5.0": "2025-06-04",
-    "v5.1": "2025-11-12",
-}
+from podium.mllog.run import BERT
 
 _ROUND_NAME = re.compile(r"(?:^|[\W_])(?:v|round)?(\d\.\d)(?:\.0)?(?=$|[^\w.]|_)", re.IGNORECASE)
 _CLONE_URL = re.compile(r"training[-_]results[-_]v?(\d\.\d)", re.IGNORECASE)
@@ -42,7 +26,7 @@ PARENT_LEVELS = 3  # folders above a package that may name its round
 def parse_round(text: str) -> str | None:
     """Return the round in a name, such as v2.1 for training_results_v2.1, 2.1 or V2.1; None if there is none."""
     found = [f"v{number}" for number in _ROUND_NAME.findall(text)]
-    known = [name for name in found if name in ROUNDS]
+    known = [name for name in found if name in rounds()]
     return known[-1] if known else None
 
 
@@ -62,14 +46,11 @@ def find_round(root: Path, top: Path) -> str | None:
 def round_from_dates(starts_ms: Sequence[float]) -> str | None:
     """Return the round that runs which started at these times (ms since 1970) were made for.
 
-    This is the first round that was published after the median of the newest half of the times, since runs of earlier
-    rounds may be submitted again. None for no times, and for times after the last round.
+    This is the round at the median of the newest half of the times, since runs of earlier rounds may be submitted
+    again. None for no times, and for times after the last published round.
     """
-    if not starts_ms:
-        return None
-    newest = median(sorted(starts_ms)[len(starts_ms) // 2 :])
-    published = {name: datetime.fromisoformat(f"{day}T00:00Z").timestamp() * 1e3 for name, day in ROUNDS.items()}
-    return next((name for name, time_ms in published.items() if newest < time_ms), None)
+    found = round_at(median(sorted(starts_ms)[len(starts_ms) // 2 :])) if starts_ms else None
+    return None if found is None or rounds()[found] is None else found
 
 
 def _round_from_git_config(folder: Path) -> str | None:
@@ -78,26 +59,24 @@ def _round_from_git_config(folder: Path) -> str | None:
             found = _CLONE_URL.search(file.read(MAX_GIT_CONFIG).decode("utf-8", errors="replace"))
     except OSError:
         return None
-    return f"v{found[1]}" if found is not None and f"v{found[1]}" in ROUNDS else None
+    return f"v{found[1]}" if found is not None and f"v{found[1]}" in rounds() else None
 
 
-BENCHMARK = "bert"
 MAX_PACKAGE_DEPTH = 3  # levels of folders below the path that are searched for packages, such as closed/ORG
 MAX_FOLDERS = 20_000  # in one tree; bounds the time where a path is not a tree of results, such as /
 
 
 @dataclass(frozen=True)
 class PackageResults:
-    """The BERT results of one package."""
+    """The results of one package."""
 
     package: Package
     round: str | None  # by the names of folders; None if they name none
     results: tuple[ResultFolder, ...]  # with at least one log each
-    others: int  # number of result folders of other benchmarks
 
 
 def discover_results(path: Path) -> list[PackageResults]:
-    """Return all BERT results in a path: a folder of rounds, a round's repository, a package, a part of one, or a log.
+    """Return all results in a path: a folder of rounds, a round's repository, a package, a part of one, or a log.
 
     Raises UsageError if there are none, WorkError if a folder cannot be read.
     """
@@ -112,22 +91,19 @@ def discover_results(path: Path) -> list[PackageResults]:
             found = _search_packages(path)
     except OSError as error:
         raise WorkError(f"{printable(str(error.filename or path))}: cannot be read ({error.strerror})") from error
-    all_results = [_select_bert_results(package, path, requested) for package in found]
+    all_results = [_with_round(package, path, requested) for package in found]
     if not any(package_results.results for package_results in all_results):
         raise UsageError(
-            f"{path}: contains no results of BERT; name a clone of a round's results or a part of it, a folder with "
-            f"SYSTEM/bert/{LOGS}, or one log"
+            f"{path}: contains no results; name a clone of a round's results or a part of it, a folder with "
+            f"SYSTEM/BENCHMARK/{LOGS}, or one log"
         )
     return [package_results for package_results in all_results if package_results.results]
 
 
-def _select_bert_results(package: Package, top: Path, requested: Path) -> PackageResults:
-    """Return the BERT results of a package. `top` is `requested`, the path of the user, with links resolved."""
-    logs = [result for result in package.results if result.logs]
-    bert = tuple(result for result in logs if BENCHMARK in result.benchmark.lower() or result.path == top)
-    single_log = tuple(result for result in logs if len(logs) == 1 and top.is_file())
+def _with_round(package: Package, top: Path, requested: Path) -> PackageResults:
+    """Return the results of a package. `top` is `requested`, the path of the user, with links resolved."""
     round_name = find_round(package.root, top) or parse_round(requested.name)
-    return PackageResults(package, round_name, bert or single_log, len(logs) - len(bert or single_log))
+    return PackageResults(package, round_name, tuple(result for result in package.results if result.logs))
 
 
 def _package_around(path: Path) -> list[Package]:
@@ -174,12 +150,18 @@ def _search_packages(top: Path) -> list[Package]:
         absolute = folder.absolute()
         own = read_results(folder, absolute.parent.name, absolute.name)
         below = [] if own.logs else [path for path in list_folders(folder) if not path.name.startswith(".")]
-        sets = [read_results(path, absolute.name, path.name) for path in below if BENCHMARK in path.name.lower()]
+        sets = [read_results(path, absolute.name, path.name) for path in below if is_benchmark_folder(path.name)]
         if own.logs or any(one.logs for one in sets):
             found.append(_as_package(folder, (own,) if own.logs else tuple(sets)))
         elif levels:
             pending += [(path, levels - 1) for path in reversed(below)]
     return found
+
+
+def is_benchmark_folder(name: str) -> bool:
+    """Whether a folder outside of a package is named after a benchmark: bert, bert_large, LLAMA31_8B."""
+    name = name.lower()
+    return find_benchmark(name) is not None or BERT in name
 
 
 def _as_package(folder: Path, results: tuple[ResultFolder, ...]) -> Package:

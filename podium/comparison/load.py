@@ -17,14 +17,15 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from podium.comparison.build_result import build_result, mark_repeats
-from podium.comparison.discover import BENCHMARK, PackageResults, discover_results, round_from_dates
+from podium.comparison.discover import PackageResults, discover_results, round_from_dates
 from podium.comparison.result import Result
 from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import private_folder, sha256_of
 from podium.core.processes import processors
 from podium.core.source_hash import source_hash
-from podium.core.text import one_line, printable
+from podium.core.text import printable
 from podium.mllog import read
+from podium.mllog.benchmarks import TABLE
 from podium.mllog.read import read_log
 from podium.mllog.results_tree import ResultFolder, sort_logs
 from podium.mllog.run import Run, run_from_json
@@ -97,7 +98,7 @@ def reader_version() -> str:
 
     A change of any of it invalidates the cache.
     """
-    return source_hash([read.__name__])
+    return source_hash([read.__name__], [TABLE])
 
 
 def _parse_row(text: object) -> Run | None:
@@ -166,7 +167,7 @@ def try_read_log(log: Path) -> Run | str:
 class Comparison:
     """The results to compare."""
 
-    results: tuple[Result, ...]  # in the order of round, submitter and system; local results last
+    results: tuple[Result, ...]  # in the order of round, benchmark, submitter and system; local results last
     notes: tuple[str, ...] = ()  # sentence fragments on what was left out and why
     others: tuple[Result, ...] = ()  # results that are not shown; local results are compared with them, too
 
@@ -177,7 +178,7 @@ def load_results(
     on_start: Callable[[int], None] = lambda logs: None,
     on_read: Callable[[int], None] = lambda logs: None,
 ) -> Comparison:
-    """Return all BERT results in trees of results or archives of such trees.
+    """Return all results in trees of results or archives of such trees.
 
     The first callback is called once with the number of logs, the second with the number of logs that were read since
     its last call. Raises UsageError for a path without results, WorkError for one that cannot be read.
@@ -200,8 +201,10 @@ def load_results(
             notes += [note.replace(*to_archive) for note in part.notes]
     if cache.problem:
         notes.append(cache.problem)
-    ordered = sorted(results, key=lambda one: (one.own, one.round or "", one.submitter.lower(), one.system))
-    return Comparison(tuple(mark_repeats(ordered)), tuple(printable(note) for note in notes))
+    order = sorted(
+        results, key=lambda one: (one.own, one.round or "", one.benchmark, one.submitter.lower(), one.system)
+    )
+    return Comparison(tuple(mark_repeats(order)), tuple(printable(note) for note in notes))
 
 
 def _discover(path: Path, unpacked: Path) -> list[PackageResults]:
@@ -255,9 +258,6 @@ def _results_of_path(path: Path, found: Sequence[PackageResults], runs: Mapping[
     """Build the results of one of the paths, and the notes on what is left out."""
     results: list[Result] = []
     notes: list[str] = []
-    others = sum(package_results.others for package_results in found)
-    if others:
-        notes.append(f"{path}: {others:,} result(s) of other benchmarks are left out")
     unnamed = [package_results for package_results in found if package_results.round is None]
     starts = [
         run.start_ms
@@ -273,12 +273,5 @@ def _results_of_path(path: Path, found: Sequence[PackageResults], runs: Mapping[
         for folder in package_results.results:
             readable = [run for log in folder.logs if isinstance(run := runs[log], Run)]
             problems = [f"{log.name}: {run}" for log in folder.logs if isinstance(run := runs[log], str)]
-            logged = {run.benchmark for run in readable if run.benchmark is not None}
-            if logged and BENCHMARK not in logged:
-                benchmarks = one_line(", ".join(sorted(logged)))
-                notes.append(f"{folder.path}: is left out, its logs are of {benchmarks}")
-            else:
-                results.append(
-                    build_result(package_results, folder, package_results.round or dated, readable, problems)
-                )
+            results.append(build_result(package_results, folder, package_results.round or dated, readable, problems))
     return Comparison(tuple(results), tuple(notes))

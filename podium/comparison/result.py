@@ -1,19 +1,24 @@
 """A result: the runs of one system in one round, and the figures derived from them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean
 
-from podium.mllog.run import Run
+from podium.mllog.benchmarks import Benchmark, find_benchmark
+from podium.mllog.run import BERT, Run
 from podium.mllog.score import TimeSpread, counted_seconds, score_seconds, time_spread
 from podium.planning.accelerators import Accelerator
+
+BERT_LARGE_TENSORS = 398  # weight tensors that a log of BERT-large lists; 0 where it lists none
 
 
 @dataclass(frozen=True)
 class Result:
-    """The runs in results/SYSTEM/bert of a submitter. Values that neither logs nor description contain are None."""
+    """The runs in results/SYSTEM/BENCHMARK of a submitter. Values that neither logs nor description contain are None."""
 
+    benchmark: str  # name in MLPerf's logs, such as bert; may be one that is not in the table of benchmarks
     round: str | None  # such as v2.1; None for local results, which belong to no round
     submitter: str
     system: str
@@ -28,6 +33,10 @@ class Result:
     # The factor by which the round's rules scale the score if the runs needed fewer samples than the reference allows.
     # None: the score is not scaled.
     scaling_factor: float | None = None
+    # The verdict on its reference convergence points (RCPs), in the words of the official summarizer: Pass, Fail,
+    # Interp. Fail, Missing, No RCP. None where the rules do not compare it, as in the open division.
+    rcp: str | None = None
+    energy_joules: float | None = None  # of one run: mean of the scored runs, scaled as the score; None: not measured
     # The earlier result that has the same runs: "ROUND SUBMITTER SYSTEM", and its package if it has the same name.
     repeats: str | None = None
     # False if the runs did not train BERT-large: then they are not compared with runs that did.
@@ -36,8 +45,13 @@ class Result:
 
     @property
     def name(self) -> str:
-        """ROUND SUBMITTER SYSTEM. Unique, unless a submitter submitted the same system twice in a round."""
+        """ROUND SUBMITTER SYSTEM. Unique in a benchmark, unless a system was submitted twice in a round."""
         return f"{self.round or 'own'} {self.short_name}"
+
+    @property
+    def rules(self) -> Benchmark | None:
+        """The entry of the table of benchmarks; None for one that is not in the table."""
+        return find_benchmark(self.benchmark)
 
     @property
     def short_name(self) -> str:
@@ -62,8 +76,18 @@ class Result:
     @cached_property
     def score_minutes(self) -> float | None:
         """The score as measured: the olympic mean. None if there is no score."""
-        seconds = score_seconds([counted_seconds(run) for run in self.runs])
+        if self.rules is None:
+            return None
+        seconds = score_seconds([counted_seconds(run) for run in self.runs], self.rules.runs, self.rules.dropped)
         return None if seconds is None else seconds / 60
+
+    @property
+    def scored_runs(self) -> tuple[Run, ...]:
+        """The runs whose mean is the score, fastest first; without a score all that converged."""
+        if self.score_minutes is None or self.rules is None:
+            return self.converged
+        dropped = self.rules.dropped
+        return tuple(sorted(self.runs, key=counted_seconds)[dropped : len(self.runs) - dropped])
 
     @property
     def score_minutes_scaled(self) -> float | None:
@@ -111,20 +135,32 @@ class Result:
         return mean_if_all_known([run.samples for run in self.converged])
 
     @cached_property
+    def samples_to_converge(self) -> float | None:
+        """Olympic mean of the runs' progress in the unit of the benchmark's reference points: samples, epochs, tokens.
+
+        As the official summarizer's field of this name. None if it is not known, or if too few runs converged.
+        """
+        progress = [run.progress if run.converged else math.inf for run in self.runs]
+        if self.rules is None or len(progress) <= 2 * self.rules.dropped or None in progress:
+            return None
+        counted = sorted(one for one in progress if one is not None)[self.rules.dropped : -self.rules.dropped]
+        return mean(counted) if math.isfinite(counted[-1]) else None
+
+    @cached_property
     def samples_trained(self) -> float | None:
         """As `samples_to_target`, including samples that were trained on after the target was reached."""
         return mean_if_all_known([None if run.samples is None else run.trained for run in self.converged])
 
     @cached_property
-    def sequences_per_second(self) -> float | None:
+    def samples_per_second(self) -> float | None:
         """Samples trained on divided by run time, evaluation included, of the runs that converged."""
         if self.samples_trained is None:
             return None
         return self.samples_trained / mean(run.seconds for run in self.converged if run.seconds is not None)
 
     @property
-    def sequences_per_second_per_accelerator(self) -> float | None:
-        return self.per_accelerator(self.sequences_per_second)
+    def samples_per_second_per_accelerator(self) -> float | None:
+        return self.per_accelerator(self.samples_per_second)
 
     @cached_property
     def evaluation_share(self) -> float | None:
@@ -136,14 +172,14 @@ class Result:
         return sum(evaluating) / sum(seconds for _, seconds in times if seconds is not None)
 
     @property
-    def training_sequences_per_second(self) -> float | None:
-        """As `sequences_per_second`, excluding the time of evaluation."""
-        if self.sequences_per_second is None or self.evaluation_share is None or self.evaluation_share >= 1:
+    def training_samples_per_second(self) -> float | None:
+        """As `samples_per_second`, excluding the time of evaluation."""
+        if self.samples_per_second is None or self.evaluation_share is None or self.evaluation_share >= 1:
             return None
-        return self.sequences_per_second / (1 - self.evaluation_share)
+        return self.samples_per_second / (1 - self.evaluation_share)
 
     @cached_property
-    def steady_sequences_per_second(self) -> float | None:
+    def steady_samples_per_second(self) -> float | None:
         """Mean of the runs' sequences/s between their first and last evaluation; None if one of them is unknown."""
         return mean_if_all_known([run.steady_rate for run in self.converged])
 
@@ -160,22 +196,24 @@ class Result:
 
     @property
     def utilization(self) -> float | None:
-        """Model FLOPs utilization: FLOP/s of BERT-large at this rate, unpadded, as a fraction of the dense bf16 peak.
+        """Model FLOPs utilization: FLOP/s of the model at this rate, without padding, over the dense bf16 peak.
 
-        None if the accelerator's peak is unknown, or if the model was not BERT-large.
+        None if the accelerator's peak or the benchmark's FLOPs are unknown, or if the model is not known to be the
+        benchmark's: in the open division it may be any, unless the logs list the tensors of BERT-large.
         """
-        rate = self.sequences_per_second_per_accelerator
-        if rate is None or self.kind is None or self.kind.peak_flops is None or not self.full_size:
+        rate, flops = (
+            self.samples_per_second_per_accelerator,
+            None if self.rules is None else self.rules.flops_per_sample,
+        )
+        if rate is None or flops is None or self.kind is None or self.kind.peak_flops is None or not self.full_size:
             return None
-        return rate * FLOPS_PER_SEQUENCE / self.kind.peak_flops
+        listed = all(run.tensors == BERT_LARGE_TENSORS for run in self.runs)
+        if self.division != "closed" and not self.own and not (self.benchmark == BERT and listed):
+            return None
+        return rate * flops / self.kind.peak_flops
 
 
 def mean_if_all_known(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values; None if there are none, or if one is unknown (None)."""
     known = [value for value in values if value is not None]
     return mean(known) if known and len(known) == len(values) else None
-
-
-# Forward and backward pass of BERT-large on Wikipedia (mean length 254.5 tokens, mean squared length 98.8k). The mean
-# square matters because attention's FLOPs grow with the square of the length.
-FLOPS_PER_SEQUENCE = 497.5e9

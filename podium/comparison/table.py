@@ -16,6 +16,8 @@ from podium.comparison.load import Comparison
 from podium.comparison.result import Result
 from podium.core.console import UNKNOWN, result_table
 from podium.core.errors import UsageError
+from podium.core.text import printable
+from podium.mllog import system
 
 
 @dataclass(frozen=True)
@@ -23,20 +25,22 @@ class ScalingPoint:
     """One system size of a family, relative to the family's smallest size."""
 
     result: Result  # of several results of this size the one with the highest throughput
-    throughput: float  # sequences/s per accelerator, relative to the smallest size: 1 is linear scaling
+    throughput: float  # samples/s per accelerator, relative to the smallest size: 1 is linear scaling
     # Accelerator-minutes of the smallest size divided by those of this one. Unlike `throughput` this includes the
     # additional samples that larger batches need.
     time: float
 
 
 def scaling_families(results: Sequence[Result]) -> list[list[ScalingPoint]]:
-    """Group results by round, submitter, division and accelerator; return the groups of two sizes or more, by size."""
+    """Group results by round, benchmark, submitter, division and accelerator; return groups of two sizes or more."""
     groups: dict[tuple[str | None, ...], dict[int, ScalingPoint]] = {}
     for result in results:
-        rate = result.sequences_per_second_per_accelerator
+        rate = result.samples_per_second_per_accelerator
         if rate is None or result.minutes is None or not result.full_size or not result.accelerators:
             continue
-        sizes = groups.setdefault((result.round, result.submitter, result.division, result.family), {})
+        sizes = groups.setdefault(
+            (result.round, result.benchmark, result.submitter, result.division, result.family), {}
+        )
         best = sizes.get(result.accelerators)
         if best is None or rate > best.throughput:
             sizes[result.accelerators] = ScalingPoint(result, rate, result.minutes * result.accelerators)
@@ -46,7 +50,7 @@ def scaling_families(results: Sequence[Result]) -> list[list[ScalingPoint]]:
 
 
 def _relative_to_smallest(sizes: Sequence[ScalingPoint]) -> list[ScalingPoint]:
-    """Convert sequences/s per accelerator and accelerator-minutes to ratios to those of the first size."""
+    """Convert samples/s per accelerator and accelerator-minutes to ratios to those of the first size."""
     first = sizes[0]
     return [ScalingPoint(one.result, one.throughput / first.throughput, first.time / one.time) for one in sizes]
 
@@ -59,7 +63,11 @@ def describe_own_results(results: Sequence[Result], others: Sequence[Result] = (
     of the nearest number.
     """
     published = [one for one in (*results, *others) if not one.own and one.full_size and one.minutes is not None]
-    return [_describe_own_result(result, published) for result in results if result.own]
+    return [
+        _describe_own_result(result, [one for one in published if one.benchmark == result.benchmark])
+        for result in results
+        if result.own
+    ]
 
 
 def _describe_own_result(result: Result, published: Sequence[Result]) -> str:
@@ -80,14 +88,14 @@ def _describe_own_result(result: Result, published: Sequence[Result]) -> str:
         best = min(same, key=lambda one: one.ranking_minutes())
         ratio = result.ranking_minutes() / best.ranking_minutes()
         return f"{name} is at {ratio:.2f}× the best published time ({_format_published(best)}): {own_time}"
-    rate = result.sequences_per_second_per_accelerator
-    rated = [(other, one) for one in same_family if (other := one.sequences_per_second_per_accelerator)]
+    rate = result.samples_per_second_per_accelerator
+    rated = [(other, one) for one in same_family if (other := one.samples_per_second_per_accelerator)]
     if not rate or not rated:
         return f"{name}: no published result has as many accelerators; {own_time}"
     size = result.accelerators
     other, nearest = min(rated, key=lambda pair: (abs((pair[1].accelerators or 0) - size), -pair[0]))
     return (
-        f"{name} trains {rate:,.1f} sequences/s per accelerator, {rate / other:.2f}× as many as the nearest "
+        f"{name} trains {rate:,.1f} samples/s per accelerator, {rate / other:.2f}× as many as the nearest "
         f"published size, {nearest.accelerators:,} ({_format_published(nearest)}): {own_time}"
     )
 
@@ -120,17 +128,17 @@ COLUMNS = (
     Column("spread", 70, lambda one, per: _format_spread(one)),
     Column("samples", 110, lambda one, per: _format_or_unknown(one.samples_to_target, "{:,.0f}")),
     Column("batch", 110, lambda one, per: _format_or_unknown(one.global_batch_size, "{:,.0f}")),
-    Column("seq/s per\n{per}", 50, lambda one, per: _rate_text(one, per)),
+    Column("samples/s\nper {per}", 50, lambda one, per: _rate_text(one, per)),
     Column("MFU", 70, lambda one, per: _format_or_unknown(one.utilization, "{:.1%}")),
     Column("eval.", 70, lambda one, per: _format_or_unknown(one.evaluation_share, "{:.1%}")),
 )
 
 
 def print_comparison(console: Console, comparison: Comparison, per: str, anomalies: bool) -> None:
-    """Print a table for each round, the scaling, a sentence for each local result, and anomalies or their number."""
+    """Print a table for each round and benchmark, the scaling, a sentence for each local result, and anomalies or their number."""
     results = comparison.results
-    for name in dict.fromkeys(one.round for one in results):
-        console.print(_table([one for one in results if one.round == name], per, console.width))
+    for group in dict.fromkeys((one.round, one.benchmark) for one in results):
+        console.print(_table([one for one in results if (one.round, one.benchmark) == group], per, console.width))
     console.print(_legend(results), style="dim")
     scaled = scaling_families(results)
     if scaled:
@@ -147,9 +155,9 @@ def print_comparison(console: Console, comparison: Comparison, per: str, anomali
 
 
 def _table(results: Sequence[Result], per: str, width: int) -> Table:
-    """Return the table of one round, with the columns that fit a terminal of this width."""
+    """Return the table of a benchmark in one round, with the columns that fit a terminal of this width."""
     columns = [column for column in COLUMNS if width >= column.min_terminal_width]
-    title = f"{results[0].round or 'own'}: {len(results)} result(s)"
+    title = f"{results[0].round or 'own'} {printable(results[0].benchmark)}: {len(results)} result(s)"
     headings = [column.heading.format(per=per) for column in columns]
     table = result_table(title, ("submitter, system", "accelerators"), headings)
     for one in results:
@@ -164,7 +172,7 @@ def _legend(results: Sequence[Result]) -> str:
     marks = (
         ("* scaled by the reference convergence points", any(one.scaling_factor is not None for one in results)),
         ("o open division", any(one.division == "open" for one in results)),
-        ("n mean of other than ten runs, no score", any(_has_no_score(one) for one in results)),
+        ("n mean of another number of runs, no score", any(_has_no_score(one) for one in results)),
         ("r repeats an earlier result", any(one.repeats for one in results)),
         ("s, t spread mostly by samples to target, by throughput", any(one.spread for one in results)),
         (f"{UNKNOWN} not known", True),
@@ -187,7 +195,7 @@ def _name_with_marks(result: Result) -> str:
 
 def _rate_text(result: Result, per: str) -> str:
     rate = result.per_node if per == NODE else result.per_accelerator
-    return _format_or_unknown(rate(result.sequences_per_second), "{:,.1f}")
+    return _format_or_unknown(rate(result.samples_per_second), "{:,.1f}")
 
 
 def _format_minutes(result: Result) -> str:
@@ -208,16 +216,16 @@ def _format_or_unknown(value: float | None, format_string: str) -> str:
 
 
 def _scaling_table(scaled: Sequence[Sequence[ScalingPoint]]) -> Table:
-    """Return the table of sequences/s per accelerator and accelerator-minutes, relative to the smallest size."""
-    numeric_headings = ("number", "batch", "minutes", "seq/s", "time")
+    """Return the table of samples/s per accelerator and accelerator-minutes, relative to the smallest size."""
+    numeric_headings = ("number", "batch", "minutes", "samples/s", "time")
     table = result_table(
-        "Scaling, against a submitter's smallest size", ["round, submitter, accelerator"], numeric_headings
+        "Scaling, against a submitter's smallest size", ["round, benchmark, submitter, accelerator"], numeric_headings
     )
     for family in scaled:
         for number, size in enumerate(family):
             one = size.result
             table.add_row(
-                "" if number else escape(f"{one.round or 'own'} {one.submitter}, {one.family}"),
+                "" if number else escape(f"{one.round or 'own'} {one.benchmark} {one.submitter}, {one.family}"),
                 f"{one.accelerators:,}",
                 _format_or_unknown(one.global_batch_size, "{:,.0f}"),
                 _format_or_unknown(one.minutes, "{:.3f}"),
@@ -238,27 +246,20 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     return [
         {
             "round": one.round,
-            "submitter": one.submitter,
-            "system": one.system,
-            "division": one.division,
+            "benchmark": one.benchmark,
+            **official_fields(one),
             "score_minutes": one.score_minutes,
-            "score_minutes_scaled": one.score_minutes_scaled,
-            "scaling_factor": one.scaling_factor,
             "runs_seconds": [run.seconds for run in one.runs],
             "runs_converged": [run.converged for run in one.runs],
             "runs_samples_to_target": [_int_if_integral(run.samples) for run in one.runs],
-            "global_batch_size": one.global_batch_size,
-            "nodes": one.nodes,
-            "accelerators": one.accelerators,
-            "accelerator": one.accelerator,
             "accelerator_family": one.family,
             "samples_to_target": one.samples_to_target,
             "samples_trained": one.samples_trained,
-            "sequences_per_second": one.sequences_per_second,
-            "sequences_per_second_without_evaluation": one.training_sequences_per_second,
-            "sequences_per_second_between_evaluations": one.steady_sequences_per_second,
-            "sequences_per_second_per_accelerator": one.sequences_per_second_per_accelerator,
-            "sequences_per_second_per_node": one.per_node(one.sequences_per_second),
+            "samples_per_second": one.samples_per_second,
+            "samples_per_second_without_evaluation": one.training_samples_per_second,
+            "samples_per_second_between_evaluations": one.steady_samples_per_second,
+            "samples_per_second_per_accelerator": one.samples_per_second_per_accelerator,
+            "samples_per_second_per_node": one.per_node(one.samples_per_second),
             "mfu": one.utilization,
             "evaluation_share": one.evaluation_share,
             "startup_seconds": one.startup_seconds,
@@ -268,12 +269,40 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "scaling_efficiency_time": scaled[id(one)].time if id(one) in scaled else None,
             "repeats": one.repeats,
             "full_size": one.full_size,
-            "framework": one.description.get("framework"),
             "source": one.source,
             "anomalies": list(one.anomalies),
         }
         for one in results
     ]
+
+
+def official_fields(result: Result) -> dict[str, Any]:
+    """Return the fields that the official result summarizer has in its JSON, by its names; minutes are not rounded.
+
+    Each benchmark has a result of its own here, where the summarizer has a row for each system and names such as
+    `bert:GBS`.
+    """
+    text = result.description.get
+    processors = system.parse_count(text("host_processors_per_node"))
+    return {
+        "division": result.division,
+        "availability": text("status"),
+        "submitter": result.submitter,
+        "system": result.system,
+        "number_of_nodes": result.nodes,
+        "host_processor_model_name": text("host_processor_model_name"),
+        "host_processors_count": None if processors is None or result.nodes is None else processors * result.nodes,
+        "accelerator_model_name": result.accelerator,
+        "accelerators_count": result.accelerators,
+        "framework": text("framework"),
+        "notes": ";".join(note for name in ("hw_notes", "sw_notes") if (note := text(name))),
+        "time_to_train": result.score_minutes_scaled,
+        "Energy": result.energy_joules,
+        "GBS": result.global_batch_size,
+        "samples_to_converge": result.samples_to_converge,
+        "RCP": result.rcp,
+        "rcp_scaling_factor": result.scaling_factor,
+    }
 
 
 def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
@@ -304,9 +333,13 @@ OWN = "own"
 
 
 def filter_results(
-    comparison: Comparison, rounds: Sequence[str], accelerators: Sequence[str], divisions: Sequence[str]
+    comparison: Comparison,
+    rounds: Sequence[str],
+    accelerators: Sequence[str],
+    divisions: Sequence[str],
+    benchmarks: Sequence[str] = (),
 ) -> Comparison:
-    """Return the comparison with only the results of these rounds, accelerators and divisions; empty lists select all.
+    """Return the comparison with only the results that match all of these; empty lists select all.
 
     The other results become the comparison's `others`. The round `own` is that of local results. An accelerator is
     selected by a part of its name or of its family's name. Raises UsageError for a name that no result has.
@@ -323,6 +356,11 @@ def filter_results(
             raise UsageError(
                 f"--accelerator {part}: no result has this accelerator; there are {', '.join(known) or 'none'}"
             )
+    known_benchmarks = sorted({one.benchmark for one in results})
+    for name in benchmarks:
+        if name not in known_benchmarks:
+            available = printable(", ".join(known_benchmarks)) or "none"
+            raise UsageError(f"--benchmark {name}: no result is of this benchmark; there are {available}")
     for division in divisions:
         if division not in ("closed", "open"):
             raise UsageError(f"--division {division}: allowed is closed or open")
@@ -331,7 +369,8 @@ def filter_results(
         of_round = not wanted or (one.round or OWN) in wanted
         of_accelerator = not parts or any(_has_accelerator(one, part) for part in parts)
         of_division = not divisions or one.division in divisions
-        (selected if of_round and of_accelerator and of_division else others).append(one)
+        of_benchmark = not benchmarks or one.benchmark in benchmarks
+        (selected if of_round and of_accelerator and of_division and of_benchmark else others).append(one)
     return replace(comparison, results=tuple(selected), others=tuple(others))
 
 

@@ -15,9 +15,13 @@ IMPORT_STATEMENT = re.compile(
 )
 
 
-def source_hash(modules: Iterable[str]) -> str:
-    """Hash of these modules and of all modules of Podium that they import, directly or indirectly (16 hex digits)."""
-    paths, contents, left = _paths(), dict[str, bytes](), list(modules)
+def source_hash(modules: Iterable[str], files: Iterable[Path] = ()) -> str:
+    """Hash of these modules and of all modules of Podium that they import, directly or indirectly (16 hex digits).
+
+    `files` are data files that they read.
+    """
+    paths, left = _paths(), list(modules)
+    contents = {str(path.relative_to(CODE_FOLDER)): path.read_bytes() for path in files}
     while left:
         name = left.pop()
         if name in paths and name not in contents:

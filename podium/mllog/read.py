@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.mllog.lines import Anomaly, Event, read_lines
-from podium.mllog.run import RunLog, as_number, build_run_log
+from podium.mllog.run import BERT, RunLog, as_number, build_run_log
 
 LATEST_MS = 1e13  # in the year 2286: upper bound on plausible times
 INTEGER_KEYS = ("train_samples", "eval_samples", "global_batch_size", "seed")
@@ -88,14 +88,19 @@ def _check_after_block(log: RunLog) -> Iterator[Anomaly]:
 
 def _check_epoch_num(log: RunLog) -> Iterator[Anomaly]:
     evaluations = log.all("eval_accuracy")
-    if evaluations and log.epoch_doubt:
+    if log.benchmark == BERT and evaluations and log.epoch_doubt:
         reading = "taken as steps of a global batch" if log.epochs_are_steps else "not used as numbers of samples"
         what = f"is the first of evaluations whose epoch_num {log.epoch_doubt}: {reading}"
         yield Anomaly(evaluations[0].line, what, "epoch_num")
 
 
 def _check_accuracies(log: RunLog) -> Iterator[Anomaly]:
-    wrong = [event for event in log.all("eval_accuracy") if as_number(event.value) is None]
+    several = len(log.targets) > 1  # the value may then be an object with a number for each metric
+    wrong = [
+        event
+        for event in log.all("eval_accuracy")
+        if as_number(event.value) is None and not (several and isinstance(event.value, dict))
+    ]
     if wrong:
         what = f"has the accuracy {str(wrong[0].value)[:40]!r}, which is not a number"
         yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "accuracy")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from mlperf_logging.mllog import constants
 
-from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.core.text import one_line
+from podium.mllog.benchmarks import Benchmark, Progress, Target, find_benchmark, round_at
 from podium.mllog.lines import Anomaly, Event
 
 MIN_SAMPLES = 1_000  # lower bound on an epoch_num that counts samples: no run evaluates earlier
@@ -24,40 +24,43 @@ MAX_SAMPLES_PER_EPOCH_NUM = 20
 # Lower bound on samples to the target, as a share of train_samples, which may be the planned number.
 MIN_TRAINED_SHARE = 0.1
 MAX_SAMPLES = 1e15  # upper bound on plausible sample counts
-EARLY_TARGET = 0.712  # the accuracy to reach in round 0.7, BERT's first; those after it have TARGET_ACCURACY
-# End of 2020: after round 0.7, published in July, and before any run of round 1.0.
-EARLY_UNTIL_MS = 1_609_459_200_000
+BERT = "bert"
+NO_PROGRESS: Mapping[str, None] = MappingProxyType({"trained": None, "progress": None})
 # Limit from the first init_start to init_stop, by division, in the rulesets from 1.0.0.
 SETUP_MINUTES: Mapping[str, int] = MappingProxyType({"closed": 30, "open": 240})
-HYPERPARAMETERS = (
-    "gradient_accumulation_steps",
-    "opt_name",
-    "opt_base_learning_rate",
-    "opt_learning_rate_training_steps",
-    "opt_learning_rate_warmup_steps",
-    "num_warmup_steps",
-    "start_warmup_step",
-    "opt_learning_rate_decay_from",
-    "opt_lamb_beta_1",
-    "opt_lamb_beta_2",
-    "opt_lamb_weight_decay_rate",
-    "opt_lamb_epsilon",
-    "opt_epsilon",
+# Logged settings that a run keeps: all keys with this prefix, and these.
+HYPERPARAMETER_PREFIX = "opt_"
+HYPERPARAMETERS = frozenset(
+    {
+        "gradient_accumulation_steps",
+        "num_warmup_steps",
+        "start_warmup_step",
+        "max_sequence_length",
+        "max_steps",
+        "lora_rank",
+        "lora_alpha",
+        "lowest_numerical_precision_in_linear",
+        "lowest_numerical_precision_in_attn",
+        "lowest_numerical_precision_in_comm",
+        "tensor_parallelism",
+        "pipeline_parallelism",
+        "context_parallelism",
+        "expert_parallelism",
+        "micro_batch_size",
+        "config_filename",
+    }
 )
+MAX_HYPERPARAMETERS = 64  # that a run keeps; published logs have up to 20
 
 
 class Evaluation(NamedTuple):
-    """One logged accuracy, not checked for plausibility."""
+    """One evaluation, its value not checked for plausibility."""
 
     time_ms: float
-    samples: float | None  # trained on until then; None where epoch_num counts neither samples nor steps
-    accuracy: float
+    samples: float | None  # trained on until then; None where the log does not determine it
+    accuracy: float  # the value of eval_accuracy: the benchmark's metric, or the first of several; may be a loss
     line: int
-
-    @property
-    def passes(self) -> bool:
-        """Whether the accuracy is at least today's target and below 1."""
-        return TARGET_ACCURACY <= self.accuracy < 1.0
+    passes: bool  # whether all metrics reach the targets of the rounds at the time of the run
 
 
 class Point(NamedTuple):
@@ -66,6 +69,7 @@ class Point(NamedTuple):
     seconds: float  # since run_start; negative or beyond the end of the run if logged so
     samples: float | None  # trained on until then; None where epoch_num does not count samples
     accuracy: float
+    passes: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,28 +85,35 @@ class Run:
     # In evaluation between run_start and run_stop; None where eval_start and eval_stop are missing or do not match.
     evaluating_seconds: float | None
     evaluations: tuple[Evaluation, ...]  # every eval_accuracy that is a number, in log order
-    # Samples trained on when the target was first reached, of a run with status success: the epoch_num of that
-    # evaluation where it counts samples or steps, else train_samples.
+    # Samples trained on when the target was first reached, of a run with status success. Of a BERT log whose epoch_num
+    # counts neither samples nor steps, train_samples.
     samples: float | None
     # Samples until run_stop, of a run with status success; more than `samples` if it continued after the target. Of
-    # the last evaluation before run_stop, as the official RCP checker counts, else train_samples.
+    # the last evaluation before run_stop, as the official RCP checker counts; of BERT else train_samples.
     trained: float | None
+    # The same in the unit in which the benchmark's reference convergence points are: samples, epochs or tokens.
+    progress: float | None
     train_samples: float | None
     eval_samples: float | None
     global_batch_size: float | None
-    hyperparameters: Mapping[str, Any]  # those of HYPERPARAMETERS that are logged as numbers or short texts
+    hyperparameters: Mapping[str, Any]  # HYPERPARAMETERS and those with the prefix, if numbers or short texts
     tensors: int  # tensors whose initialisation is logged: 398 of BERT-large, in the rounds that require it
     seeds: tuple[int, ...]  # every logged seed that is an integer
-    benchmark: str | None
+    benchmark: str | None  # submission_benchmark, or without it the folder of the log if that names a benchmark
     division: str | None
     org: str | None
     platform: str | None
     anomalies: tuple[Anomaly, ...]
 
     @property
-    def target(self) -> float:
-        """The target accuracy of the rounds at the time of the run."""
-        return _target_at(self.start_ms)
+    def rules(self) -> Benchmark | None:
+        """The entry of the table of benchmarks; None for one that is not in the table."""
+        return find_benchmark(self.benchmark)
+
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """The targets of the rounds at the time of the run, one for each metric; empty where they are not known."""
+        return _targets(self.rules, self.start_ms, self.global_batch_size)
 
     @property
     def elapsed_seconds(self) -> float | None:
@@ -125,8 +136,8 @@ class Run:
         limit = SETUP_MINUTES.get(self.division or "")
         if limit is not None and self.setup_seconds is not None and self.setup_seconds >= limit * 60:
             return f"needed {self.setup_seconds / 60:.1f} minutes from init_start to init_stop, of {limit} allowed"
-        if self.division == "closed" and self.points and self._target_point is None:
-            return f"has status success, but no evaluation reaches {self.target}"
+        if self.division == "closed" and self.targets and self.points and self._target_point is None:
+            return f"has status success, but no evaluation reaches {' and '.join(map(str, self.targets))}"
         return None
 
     @property
@@ -136,30 +147,30 @@ class Run:
 
     @cached_property
     def passing(self) -> Evaluation | None:
-        """The first evaluation that reaches the target of the current rules."""
+        """The first evaluation that reaches the target."""
         return next((evaluation for evaluation in self.evaluations if evaluation.passes), None)
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
-        """Evaluations with an accuracy from 0 to 1; empty if run_start is not logged."""
+        """Evaluations with a plausible value of their metric; empty if run_start is not logged."""
         if self.start_ms is None:
             return ()
         return tuple(
-            Point((one.time_ms - self.start_ms) / 1e3, _plausible_samples(one.samples), one.accuracy)
+            Point((one.time_ms - self.start_ms) / 1e3, _plausible_samples(one.samples), one.accuracy, one.passes)
             for one in self.evaluations
-            if 0 <= one.accuracy <= 1
+            if not self.targets or self.targets[0].is_plausible(one.accuracy)
         )
 
     @cached_property
     def rate(self) -> float | None:
-        """Sequences/s from run_start to run_stop, evaluation included; None unless converged."""
+        """Samples/s from run_start to run_stop, evaluation included; None unless converged."""
         if not self.converged or self.samples is None or self.trained is None or self.seconds is None:
             return None
         return self.trained / self.seconds
 
     @cached_property
     def training_rate(self) -> float | None:
-        """Sequences/s as `rate`, without the time in evaluation."""
+        """Samples/s as `rate`, without the time in evaluation."""
         if self.rate is None or self.trained is None or self.seconds is None or self.evaluating_seconds is None:
             return None
         training = self.seconds - self.evaluating_seconds
@@ -167,7 +178,7 @@ class Run:
 
     @cached_property
     def steady_rate(self) -> float | None:
-        """Sequences/s from the first evaluation to the one that reached the target, evaluation included."""
+        """Samples/s from the first evaluation to the one that reached the target, evaluation included."""
         points = self._points_to_target
         if len(points) < 2 or points[-1].seconds <= points[0].seconds:
             return None
@@ -185,17 +196,21 @@ class Run:
     def closing_seconds(self) -> float | None:
         """Seconds from the evaluation that reached the target to run_stop."""
         point = self._target_point
-        return None if point is None or self.seconds is None or not self.converged else self.seconds - point.seconds
+        if point is None or self.seconds is None or not self.converged:
+            return None
+        return None if self.rules is not None and self.rules.offline_evaluation else self.seconds - point.seconds
 
     @property
     def _target_point(self) -> Point | None:
         """The first point that reaches the target."""
-        return next((point for point in self.points if self.target <= point.accuracy < 1.0), None)
+        return next((point for point in self.points if point.passes), None)
 
     @cached_property
     def _points_to_target(self) -> tuple[Point, ...]:
-        """Points up to the target; empty unless the run converged and every point has samples."""
+        """Points up to the target; empty unless the run converged, was evaluated during it, and points have samples."""
         if self._target_point is None or not self.converged or any(one.samples is None for one in self.points):
+            return ()
+        if self.rules is not None and self.rules.offline_evaluation:
             return ()
         return self.points[: self.points.index(self._target_point) + 1]
 
@@ -329,7 +344,13 @@ def build_run_log(path: Path, events: Sequence[Event], anomalies: Sequence[Anoma
     """Build the run from the events of its log."""
     log = Log(path, tuple(events))
     start, stop = log.first_ms(constants.RUN_START), log.first_ms(constants.RUN_STOP)
-    evaluations, trained = tuple(_read_evaluations(log)), _plausible_samples(log.number(constants.TRAIN_SAMPLES))
+    batch, trained = (
+        _plausible_samples(log.number(key)) for key in (constants.GLOBAL_BATCH_SIZE, constants.TRAIN_SAMPLES)
+    )
+    name = _benchmark_name(log)
+    rules = find_benchmark(name)
+    read_evaluations = _read_bert_evaluations if name == BERT else _read_evaluations
+    evaluations = tuple(read_evaluations(log, _targets(rules, start, batch), _progress(rules, start)))
     seeds = [as_number(event.value) for event in log.all(constants.SEED)]
     succeeded = log.stop_status == constants.SUCCESS
     return RunLog(
@@ -342,15 +363,15 @@ def build_run_log(path: Path, events: Sequence[Event], anomalies: Sequence[Anoma
         setup_seconds=_seconds_between(log.first_ms(constants.INIT_START), log.first_ms(constants.INIT_STOP)),
         evaluating_seconds=None if start is None or stop is None else _evaluating_seconds(log, start, stop),
         evaluations=evaluations,
-        samples=_samples_to_target(evaluations, _target_at(start), trained) if succeeded else None,
-        trained=_samples_to_stop(log, evaluations, trained) if succeeded else None,
+        samples=_samples_to_target(evaluations, trained if name == BERT else None) if succeeded else None,
+        **(_progress_to_stop(log, evaluations, trained, rules, start) if succeeded else NO_PROGRESS),
         train_samples=trained,
         eval_samples=_plausible_samples(log.number(constants.EVAL_SAMPLES)),
-        global_batch_size=_plausible_samples(log.number(constants.GLOBAL_BATCH_SIZE)),
+        global_batch_size=batch,
         hyperparameters=_read_hyperparameters(log),
         tensors=len(log.all(constants.WEIGHTS_INITIALIZATION)),
         seeds=tuple(int(seed) for seed in seeds if seed is not None and seed == int(seed)),
-        benchmark=_one_line_text(log, constants.SUBMISSION_BENCHMARK),
+        benchmark=name,
         division=_one_line_text(log, constants.SUBMISSION_DIVISION),
         org=_one_line_text(log, constants.SUBMISSION_ORG),
         platform=_one_line_text(log, constants.SUBMISSION_PLATFORM),
@@ -370,34 +391,111 @@ def as_number(value: Any) -> float | None:
         return None
 
 
-def _target_at(start_ms: float | None) -> float:
-    """Target accuracy of the rounds at that time."""
-    return EARLY_TARGET if start_ms is not None and start_ms < EARLY_UNTIL_MS else TARGET_ACCURACY
+def _benchmark_name(log: Log) -> str | None:
+    """Return the benchmark that a log names, else the one that its folder is named after, else None."""
+    logged = _one_line_text(log, constants.SUBMISSION_BENCHMARK)
+    if logged is not None:
+        found = find_benchmark(logged)
+        return logged if found is None else found.name
+    folder = find_benchmark(log.path.absolute().parent.name)
+    return None if folder is None else folder.name
 
 
-def _read_evaluations(log: Log) -> Iterator[Evaluation]:
+def _targets(rules: Benchmark | None, start_ms: float | None, batch: float | None) -> tuple[Target, ...]:
+    """Return the targets of the rounds at that time; empty where they are not known."""
+    return () if rules is None else rules.targets_in(round_at(start_ms), batch)
+
+
+def _progress(rules: Benchmark | None, start_ms: float | None) -> Progress:
+    """Return what counts progress in the rounds at that time; samples_count where it is not known."""
+    found = None if rules is None else rules.progress_in(round_at(start_ms))
+    return found or Progress("samples_count", 1.0)
+
+
+def _read_bert_evaluations(log: Log, targets: Sequence[Target], progress: Progress) -> Iterator[Evaluation]:
+    """Yield the evaluations of a BERT log, whose epoch_num counts samples in most logs, and steps in some."""
     batch = log.number(constants.GLOBAL_BATCH_SIZE)
     samples_of = 1.0 if log.epochs_are_samples else batch if log.epochs_are_steps else None
     for event in log.all(constants.EVAL_ACCURACY):
-        accuracy, count = as_number(event.value), as_number(event.metadata.get("epoch_num"))
+        accuracy, count = as_number(event.value), as_number(event.metadata.get(progress.key))
         if accuracy is not None:
             samples = None if count is None or samples_of is None else as_number(count * samples_of)
-            yield Evaluation(event.time_ms, samples, accuracy, event.line)
+            passes = all(target.reached(accuracy) for target in targets)
+            yield Evaluation(event.time_ms, samples, accuracy, event.line, passes)
 
 
-def _samples_to_target(evaluations: Sequence[Evaluation], target: float, trained: float | None) -> float | None:
-    reached = next((one for one in evaluations if target <= one.accuracy < 1.0), None)
-    if reached is None:
+def _read_evaluations(log: Log, targets: Sequence[Target], progress: Progress) -> Iterator[Evaluation]:
+    """Yield the evaluations of a benchmark other than BERT.
+
+    Where the benchmark has several metrics, an evaluation is one in which all of them are known: in one event, or in
+    one event each with the same progress.
+    """
+    found: dict[float | None, dict[str, float]] = {}
+    for event in log.all(constants.EVAL_ACCURACY):
+        count = _event_progress(event, progress)
+        values = _metric_values(event, targets)
+        if len(targets) > 1:
+            values = found.setdefault(count, {}) | values
+            found[count] = values
+            if any(target.name not in values for target in targets):
+                continue
+        if not values:
+            continue
+        size = log.number(constants.GLOBAL_BATCH_SIZE) if progress.key == "step_num" else progress.samples
+        samples = None if count is None or size is None else count * size
+        passes = bool(targets) and all(target.reached(values[target.name]) for target in targets)
+        first = values[targets[0].name] if targets else next(iter(values.values()))
+        yield Evaluation(event.time_ms, samples, first, event.line, passes)
+
+
+def _metric_values(event: Event, targets: Sequence[Target]) -> dict[str, float]:
+    """Return the values of an evaluation by the names of its metrics; the name is empty where there is one metric."""
+    if isinstance(event.value, dict):
+        numbers = {target.name: as_number(event.value.get(target.name)) for target in targets}
+    else:
+        metric = event.metadata.get("metric") if len(targets) > 1 else ""
+        numbers = {metric: as_number(event.value)} if isinstance(metric, str) else {}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _event_progress(event: Event, progress: Progress) -> float | None:
+    """Return how far the run had come in an evaluation; epoch_num as the official tools round it."""
+    count = as_number(event.metadata.get(progress.key))
+    return round(count, 3) if count is not None and progress.key == "epoch_num" else count
+
+
+def _samples_to_target(evaluations: Sequence[Evaluation], trained: float | None) -> float | None:
+    """Return the samples at the first evaluation that passes, or `trained` if it does not have them."""
+    passing = [one for one in evaluations if one.passes]
+    if not passing:
         return None
-    return trained if reached.samples is None else _plausible_samples(reached.samples)
+    return trained if passing[0].samples is None else _plausible_samples(passing[0].samples)
 
 
-def _samples_to_stop(log: Log, evaluations: Sequence[Evaluation], trained: float | None) -> float | None:
+def _progress_to_stop(
+    log: Log, evaluations: Sequence[Evaluation], trained: float | None, rules: Benchmark | None, start_ms: float | None
+) -> dict[str, float | None]:
+    """Return `trained` and `progress` of a run with status success."""
     stop = log.first(constants.RUN_STOP)
     assert stop is not None, "a log with a status has a run_stop"
     # By line, not by time: ranks log with different clocks.
-    before = [one.samples for one in evaluations if one.line < stop.line and one.samples is not None]
-    return _plausible_samples(max(before)) if before else trained
+    if rules is not None and rules.name == BERT:
+        before = [one.samples for one in evaluations if one.line < stop.line and one.samples is not None]
+        samples = _plausible_samples(max(before)) if before else trained
+        return {"trained": samples, "progress": samples}
+    unit = _progress(rules, start_ms)
+    counts = [_event_progress(event, unit) for event in log.all(constants.EVAL_ACCURACY) if event.line < stop.line]
+    if rules is not None and rules.offline_evaluation:
+        # The official checker counts until the earliest checkpoint that passes, whenever it was evaluated.
+        size = unit.samples or log.number(constants.GLOBAL_BATCH_SIZE)
+        passing = [one.samples for one in evaluations if one.passes and one.samples is not None]
+        samples = _plausible_samples(min(passing)) if passing else None
+        return {"trained": samples, "progress": None if samples is None or not size else samples / size}
+    last = counts[-1] if counts else None
+    return {
+        "trained": None if last is None or unit.samples is None else _plausible_samples(last * unit.samples),
+        "progress": last,
+    }
 
 
 def _known_samples(point: Point) -> float:
@@ -450,10 +548,10 @@ def _evaluating_seconds(log: Log, start: float, stop: float) -> float | None:
 
 def _read_hyperparameters(log: Log) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key in HYPERPARAMETERS:
-        event = log.first(key)
-        if event is not None:
-            value = one_line(event.value)[:40] if isinstance(event.value, str) else as_number(event.value)
-            if value is not None:
-                found[key] = value
+    for key, events in log.by_key.items():
+        if key in HYPERPARAMETERS or (key.startswith(HYPERPARAMETER_PREFIX) and key.isidentifier() and len(key) <= 64):
+            value = events[0].value
+            kept = one_line(value)[:40] if isinstance(value, str) else as_number(value)
+            if kept is not None and len(found) < MAX_HYPERPARAMETERS:
+                found[key] = kept
     return found

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import mean, pvariance, stdev
 from typing import NamedTuple
 
-from benchmarks.bert.rules import RUNS
+from benchmarks.bert.rules import DROPPED, RUNS
 from podium.mllog.run import Run
 
 
@@ -26,14 +26,15 @@ class TimeSpread(NamedTuple):
         return "samples" if self.samples_share >= 0.5 else "throughput"
 
 
-def score_seconds(seconds: Sequence[float]) -> float | None:
-    """MLPerf's score of ten runs in seconds: their olympic mean, without the fastest and the slowest.
+def score_seconds(seconds: Sequence[float], runs: int = RUNS, dropped: int = DROPPED) -> float | None:
+    """MLPerf's score of a number of runs in seconds: their olympic mean, without the fastest and slowest `dropped`.
 
-    A run that did not reach the target counts as infinite: one such run is dropped as the slowest, two leave no score.
-    None then, and for another number of runs.
+    The defaults are BERT's; podium.mllog.benchmarks has those of all benchmarks. A run that did not reach the target
+    counts as infinite: up to `dropped` such runs are left out as the slowest, more leave no score. None then, and for
+    another number of runs.
     """
-    counted = sorted(seconds)[1:-1]
-    return mean(counted) if len(seconds) == RUNS and math.isfinite(counted[-1]) else None
+    counted = sorted(seconds)[dropped : len(seconds) - dropped]
+    return mean(counted) if len(seconds) == runs and math.isfinite(counted[-1]) else None
 
 
 def window_scores(seconds: Sequence[float]) -> list[float]:

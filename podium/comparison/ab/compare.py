@@ -69,7 +69,7 @@ def _describe_cause(quantities: Mapping[str, Quantity]) -> str:
     parts = []
     for kind, verb, what in (
         ("samples", "needs", "samples"),
-        ("sequences_per_second", "trains", "sequences per second"),
+        ("samples_per_second", "trains", "samples per second"),
     ):
         test = quantities[kind].test
         if isinstance(test, Welch):
@@ -101,9 +101,9 @@ QUANTITY_KINDS: Mapping[str, QuantityKind] = MappingProxyType(
     {
         "seconds": QuantityKind("seconds", "s", lambda run: run.seconds),
         "samples": QuantityKind("samples", "", lambda run: run.samples),
-        "sequences_per_second": QuantityKind("sequences/s", "/s", lambda run: run.rate),
-        "sequences_per_second_without_evaluation": QuantityKind("in training", "/s", lambda run: run.training_rate),
-        "sequences_per_second_between_evaluations": QuantityKind("steady", "/s", lambda run: run.steady_rate),
+        "samples_per_second": QuantityKind("samples/s", "/s", lambda run: run.rate),
+        "samples_per_second_without_evaluation": QuantityKind("in training", "/s", lambda run: run.training_rate),
+        "samples_per_second_between_evaluations": QuantityKind("steady", "/s", lambda run: run.steady_rate),
     }
 )
 
@@ -225,8 +225,8 @@ def _count_common_runs(a: Side, b: Side) -> int:
 MAX_DIFFERENCES = 24  # in the terminal; the JSON has all of them
 # Explanations of the titles of QUANTITY_KINDS that need one.
 EXPLANATIONS = {
-    "sequences_per_second_without_evaluation": "in training: sequences/s without the time in evaluation",
-    "sequences_per_second_between_evaluations": "steady: sequences/s from the first to the last evaluation",
+    "samples_per_second_without_evaluation": "in training: samples/s without the time in evaluation",
+    "samples_per_second_between_evaluations": "steady: samples/s from the first to the last evaluation",
 }
 MAX_VALUE_LENGTH = 60  # characters of a setting's value in the terminal
 

@@ -11,7 +11,7 @@ UNKNOWN = "unknown accelerator"
 CPUS = "CPUs only, by nodes"
 MAX_FAMILIES = 16  # series of a chart; with more families the last one is OTHERS
 OTHERS = "all others"
-# Range of minutes and sequences/s that are drawn. Values beyond it are errors of a log, and would stretch the axis so
+# Range of minutes and samples/s that are drawn. Values beyond it are errors of a log, and would stretch the axis so
 # far that the other results could not be distinguished.
 MIN_DRAWN, MAX_DRAWN = 1e-6, 1e9
 
@@ -78,8 +78,8 @@ def can_be_drawn(number: float) -> bool:
 
 
 def rate_of(result: Result) -> float | None:
-    """Return sequences/s per accelerator, or per node of a system without accelerators; None if it cannot be drawn."""
-    total = result.sequences_per_second
+    """Return samples/s per accelerator, or per node of a system without accelerators; None if it cannot be drawn."""
+    total = result.samples_per_second
     rate = result.per_node(total) if result.accelerators == 0 else result.per_accelerator(total)
     return rate if rate is not None and can_be_drawn(rate) else None
 

@@ -38,8 +38,8 @@ _RESULTS: Columns[Result] = (
     ),
     (number("Samples to target", help="mean of the runs that converged"), lambda result: result.samples_to_target),
     (number("Batch size"), lambda result: result.global_batch_size),
-    (number("Seq/s", 0, "samples divided by time, evaluation included"), lambda result: result.sequences_per_second),
-    (number("Seq/s per accel.", 1), lambda result: result.sequences_per_second_per_accelerator),
+    (number("Samples/s", 0, "samples divided by time, evaluation included"), lambda result: result.samples_per_second),
+    (number("Samples/s per accel.", 1), lambda result: result.samples_per_second_per_accelerator),
     (
         share("MFU", help="model FLOPs utilization: fraction of the accelerator's peak", missing=UNKNOWN),
         lambda result: result.utilization,
@@ -79,7 +79,7 @@ def scaling_table(scaled: Sequence[Sequence[ScalingPoint]]) -> Table:
         (number("Accel."), lambda size: size.result.accelerators),
         (number("Batch size"), lambda size: size.result.global_batch_size),
         (number("Minutes", 3), lambda size: size.result.minutes),
-        (share("Seq/s per accel.", help="relative to the smallest size"), lambda size: size.throughput),
+        (share("Samples/s per accel.", help="relative to the smallest size"), lambda size: size.throughput),
         (
             share("Time", help="accelerator-minutes of the smallest size divided by those of this one"),
             lambda size: size.time,

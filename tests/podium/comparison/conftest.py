@@ -32,6 +32,7 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
         ),
         samples=samples,
         trained=samples,
+        progress=samples,
         train_samples=samples,
         eval_samples=10_000.0,
         global_batch_size=448.0,
@@ -49,7 +50,10 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
 
 def evaluations_at(points: Iterable[tuple[float, float | None, float]]) -> tuple[Evaluation, ...]:
     """Return evaluations from (seconds after START, samples, accuracy)."""
-    return tuple(Evaluation(START + seconds * 1e3, *point, n) for n, (seconds, *point) in enumerate(points, 1))
+    return tuple(
+        Evaluation(START + seconds * 1e3, samples, accuracy, n, 0.72 <= accuracy < 1)
+        for n, (seconds, samples, accuracy) in enumerate(points, 1)
+    )
 
 
 def make_result(runs: Sequence[Run] | None = None, **changes: Any) -> Result:
@@ -57,6 +61,7 @@ def make_result(runs: Sequence[Run] | None = None, **changes: Any) -> Result:
     if runs is None:
         runs = [make_run(1000.0 + n + (n % 2) * 100, 2_400_000.0 * (1 + (n % 2) / 10)) for n in range(10)]
     result = Result(
+        benchmark="bert",
         round="v2.0",
         submitter="ORG",
         system="SYS",

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.bert import rules
+
 from podium.comparison import load
 from podium.comparison.load import DATABASE_NAME, Comparison, RunCache, load_results, read_runs, try_read_log
 from podium.config.load import load_system, write_resolved
@@ -18,6 +18,7 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of, user_cache_folder
 from podium.core.paths import CODE_FOLDER
 from podium.mllog import lines
+from podium.mllog.benchmarks import TABLE
 from podium.mllog.run import Run
 from tests.podium.comparison.conftest import DESCRIPTION, log_text, make_run, write_system
 
@@ -118,17 +119,23 @@ def read_with(sources: Path, *paths: Path) -> str:
     ("callee", "old", "new", "expected"),
     [
         (text, '" ".join(readable.split())', '"-".join(readable.split())', "A-B 1792000.0 prefix"),
-        (rules, "TARGET_ACCURACY = 0.72", "TARGET_ACCURACY = 0.74", "A B None prefix"),
+        (
+            TABLE,
+            "metric: masked-LM accuracy, at_least: 0.720",
+            "metric: masked-LM accuracy, at_least: 0.74",
+            "A B None prefix",
+        ),
         (lines, "TOKEN in before", "True", "A B 1792000.0 two_events"),
     ],
 )
 def test_a_change_of_any_code_that_reads_logs_invalidates_the_cache(
-    sources: Path, tmp_path: Path, callee: ModuleType, old: str, new: str, expected: str
+    sources: Path, tmp_path: Path, callee: ModuleType | Path, old: str, new: str, expected: str
 ) -> None:
     log = tmp_path / "result_0.txt"
     log.write_text("#" + log_text(submission_org="A B"), encoding="utf-8")
     assert read_with(sources, log, tmp_path / "cache") == "A B 1792000.0 prefix"
-    edited = sources / Path(callee.__file__ or "").relative_to(CODE_FOLDER)
+    path = callee if isinstance(callee, Path) else Path(callee.__file__ or "")
+    edited = sources / path.relative_to(CODE_FOLDER)
     source = edited.read_text(encoding="utf-8")
     assert source.count(old) == 1
     edited.write_text(source.replace(old, new), encoding="utf-8")

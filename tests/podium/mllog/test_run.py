@@ -31,7 +31,7 @@ def test_run_of_a_valid_log(tmp_path: Path) -> None:
     )
     assert run.init_seconds == 60.0
     assert run.evaluating_seconds == pytest.approx(0.4)
-    assert run.points[1] == Point(500.0, 896_000, 0.6)
+    assert run.points[1] == Point(500.0, 896_000, 0.6, False)
     assert (run.samples, run.train_samples, run.global_batch_size) == (1_792_000, 1_792_000, 448)
     assert run.rate == 1792.0 and run.training_rate == pytest.approx(1_792_000 / 999.6)
     assert run.hyperparameters == {"opt_name": "lamb", "opt_base_learning_rate": 0.0004}
@@ -117,7 +117,10 @@ def test_run_with_too_long_setup_does_not_converge(
 
 def test_closed_run_below_its_target_does_not_converge(tmp_path: Path) -> None:
     low = log_text().replace("0.73", "0.7199")
-    assert read(tmp_path, low).rejection_reason == "has status success, but no evaluation reaches 0.72"
+    assert (
+        read(tmp_path, low).rejection_reason
+        == "has status success, but no evaluation reaches masked-LM accuracy ≥ 0.72"
+    )
     assert read(tmp_path, low.replace('"closed"', '"open"')).converged
     assert read(tmp_path, log_text()).converged and not make_run(status="aborted").converged
 
