@@ -34,7 +34,7 @@ def parse_bounded_json(text: str) -> tuple[Any, Sequence[str]]:
         raise ValueError(f"has more than {MAX_VALUES:,} values")
     try:
         with suppress(_OutOfRangeError):
-            value = _STRICT_DECODER.decode(text)
+            value = _decode(text)
             is_flat = opened <= MAX_DEPTH or _nesting_depth(value) <= MAX_DEPTH
             # Fewer keys in the value than in the text: a duplicate, or `":` within a string.
             if is_flat and text.count('":') + text.count('" :') == _key_count(value):
@@ -67,7 +67,18 @@ def _reject_constant(name: str) -> float:
     raise _OutOfRangeError(f"{name}, which is not a JSON number")
 
 
-_STRICT_DECODER = json.JSONDecoder(parse_int=_parse_int, parse_float=_parse_float, parse_constant=_reject_constant)
+_DECODER = json.JSONDecoder()
+_MAX_INT = 10**MAX_DIGITS
+
+
+def _decode(text: str) -> Any:
+    """Parse JSON, without looking at its numbers: see `_key_count`."""
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # an integer with more digits than Python converts
+        raise _OutOfRangeError from None
 
 
 def _parse_lenient(text: str) -> tuple[Any, Sequence[str]]:
@@ -121,11 +132,19 @@ def _nesting_depth(value: Any) -> int:
 
 
 def _key_count(value: Any) -> int:
-    count, level = 0, [value]
-    while level:
-        count += sum(len(item) for item in level if isinstance(item, dict))
-        level = [child for item in level for child in _children(item) if isinstance(child, dict | list)]
-    return count
+    """Number of keys in a value that is nested MAX_DEPTH deep at most. _OutOfRangeError for a number out of range."""
+    kind = type(value)
+    if kind is dict:
+        count = len(value)
+        for item in value.values():
+            if type(item) is not str:
+                count += _key_count(item)
+        return count
+    if kind is list:
+        return sum(map(_key_count, value))
+    if (kind is float and not math.isfinite(value)) or (kind is int and not -_MAX_INT < value < _MAX_INT):
+        raise _OutOfRangeError
+    return 0
 
 
 TOKEN = b":::MLLOG "
@@ -197,14 +216,14 @@ def parse_stream(stream: BinaryIO) -> Iterator[Event | Anomaly]:
     counts: Counter[str] = Counter()
     first: dict[str, tuple[int, str]] = {}
     for number, content, ending in _split_lines(stream):
-        event, odd = _parse_line(content, ending)
+        event, odd = _parse_line(number, content, ending)
         for kind, what in odd:
             counts[kind] += 1
             first.setdefault(kind, (number, what))
             if kind in DAMAGED and counts[kind] <= MAX_REPORTED:
                 yield Anomaly(number, what, kind)
         if event is not None:
-            yield event._replace(line=number)
+            yield event
     for kind, count in counts.items():
         line, what = first[kind]
         if kind in HARMLESS:
@@ -215,29 +234,32 @@ def parse_stream(stream: BinaryIO) -> Iterator[Event | Anomaly]:
 
 def _split_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None, bytes]]:
     """Yield number, content and ending of each line that may have a token; the content of an overlong line is None."""
-    # Most output of a trainer has no token: such chunks are only searched and counted, not split into lines.
+    # Most output of a trainer has no token: it is only searched and counted, not split into lines.
     number, rest, skipping = 1, b"", False
     while chunk := stream.read(CHUNK):
-        block, rest = rest + chunk, b""
+        block, at = rest + chunk, 0
         if block.endswith(b"\r"):
             block += stream.read(1)  # a CRLF that the chunk boundary splits must count as one line
-        if TOKEN_START not in block:
-            end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
-            if skipping and end:
-                yield number, None, b"\n"
-                skipping = False
-            number += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
-            rest = block[end:]
-        else:
-            for line in block.splitlines(keepends=True):
-                content = line.rstrip(b"\r\n")
-                if len(content) == len(line):
-                    rest = line
-                    break
-                if skipping or TOKEN_START in content:
-                    long = skipping or len(content) > MAX_LINE
-                    yield number, None if long else content, line[len(content) :]
+        if skipping:
+            start, at = _line_end(block, 0)
+            if at:
+                yield number, None, block[start:at]
                 number, skipping = number + 1, False
+        while not skipping:
+            token = block.find(TOKEN_START, at)
+            before = token if token >= 0 else len(block)
+            start = max(block.rfind(b"\n", at, before), block.rfind(b"\r", at, before), at - 1) + 1
+            number += _line_count(block, at, start)
+            if token < 0:
+                at = start
+                break
+            stop, at = _line_end(block, token)
+            if not at:
+                at = start
+                break
+            yield number, None if stop - start > MAX_LINE else block[start:stop], block[stop:at]
+            number += 1
+        rest = b"" if skipping else block[at:]
         if skipping or len(rest) > MAX_LINE:
             rest, skipping = b"", True
     if skipping:
@@ -246,7 +268,22 @@ def _split_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None, bytes]]:
         yield number, rest, b""
 
 
-def _parse_line(content: bytes | None, ending: bytes) -> tuple[Event | None, list[tuple[str, str]]]:
+def _line_end(block: bytes, start: int) -> tuple[int, int]:
+    """Return where the line's content and its ending end; 0 for the latter if the block has no line end."""
+    feed = block.find(b"\n", start)
+    carriage = block.find(b"\r", start, feed if feed >= 0 else len(block))
+    if carriage < 0:
+        return (len(block), 0) if feed < 0 else (feed, feed + 1)
+    return carriage, carriage + 1 + (feed == carriage + 1)
+
+
+def _line_count(block: bytes, start: int, stop: int) -> int:
+    """Return the number of line ends in a part of a block that ends with a line."""
+    feeds, carriages = block.count(b"\n", start, stop), block.count(b"\r", start, stop)
+    return feeds + carriages - (block.count(b"\r\n", start, stop) if carriages else 0)
+
+
+def _parse_line(number: int, content: bytes | None, ending: bytes) -> tuple[Event | None, Sequence[tuple[str, str]]]:
     """Parse one line; return its event, if any, and its anomalies as (kind, sentence fragment)."""
     if content is None:
         return None, [("long_line", f"is longer than {MAX_LINE:,} bytes and not read")]
@@ -278,32 +315,32 @@ def _parse_line(content: bytes | None, ending: bytes) -> tuple[Event | None, lis
         odd.append(("cut_off", "is the last line and is cut off") if cut else ("json", str(error)))
         return None, odd
     odd.extend(("odd_json", what) for what in odd_json)
-    event, wrong = _validate_event(fields)
+    event, wrong = _validate_event(number, fields)
     if wrong:
         odd.append(("fields" if event is None else "event", wrong))
     return event, odd
 
 
-def _validate_event(fields: Any) -> tuple[Event | None, str]:
+def _validate_event(number: int, fields: Any) -> tuple[Event | None, str]:
     """Validate the fields of an event; return the event, or None, and a sentence fragment on what is wrong."""
     if not isinstance(fields, dict):
         return None, "is not a JSON object"
-    missing = [name for name in ("time_ms", "key", "value", "metadata") if name not in fields]
-    if missing:
+    try:
+        time_ms, key, value, metadata = fields["time_ms"], fields["key"], fields["value"], fields["metadata"]
+    except KeyError:
+        missing = [name for name in ("time_ms", "key", "value", "metadata") if name not in fields]
         return None, f"has no {' and no '.join(missing)}"
-    time_ms, key, metadata = fields["time_ms"], fields["key"], fields["metadata"]
     if isinstance(time_ms, bool) or not isinstance(time_ms, int | float):
         return None, f"has the time_ms {str(time_ms)[:40]!r}, which is not a number"
     if abs(time_ms) > MAX_TIME_MS:
         return None, f"has the time_ms {time_ms:g}, which is not a plausible time"
     if not isinstance(key, str):
         return None, f"has the key {str(key)[:40]!r}, which is not a string"
-    wrong = ""
+    wrong, kind = "", fields.get("event_type")
     if not isinstance(metadata, dict):
         wrong, metadata = f"has the metadata {str(metadata)[:40]!r}, which is not an object", {}
     elif "event_type" not in fields:
         wrong = "has no event_type"
-    elif fields["event_type"] not in EVENT_TYPES:
-        wrong = f"has the event_type {str(fields['event_type'])[:40]!r}; allowed are {', '.join(EVENT_TYPES)}"
-    kind = fields["event_type"] if isinstance(fields.get("event_type"), str) else ""
-    return Event(0, float(time_ms), kind, key, fields["value"], metadata), wrong
+    elif kind not in EVENT_TYPES:
+        wrong = f"has the event_type {str(kind)[:40]!r}; allowed are {', '.join(EVENT_TYPES)}"
+    return Event(number, float(time_ms), kind if isinstance(kind, str) else "", key, value, metadata), wrong

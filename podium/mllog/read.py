@@ -1,8 +1,8 @@
 """Reads the log of one run: its events, the run, and anomalies of content, none of which breaks MLPerf's rules."""
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,17 @@ def _check_truncated(log: RunLog) -> Iterator[Anomaly]:
 
 
 def _check_times(log: RunLog) -> Iterator[Anomaly]:
-    wrong = [event for event in log.events if not _is_plausible_time(event)]
+    wrong = [event for event in log.events if not 0 < event.time_ms < LATEST_MS]
     if wrong:
         what = f"has the time_ms {wrong[0].time_ms:.0f}, which is not a plausible number of milliseconds since 1970"
         yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "time")
 
 
-def _is_plausible_time(event: Event) -> bool:
-    return 0 < event.time_ms < LATEST_MS
-
-
 def _check_order(log: RunLog) -> Iterator[Anomaly]:
-    plausible = filter(_is_plausible_time, log.events)
-    steps = [(after.time_ms - before.time_ms, after) for before, after in pairwise(plausible)]
-    back = [(step, event) for step, event in steps if step < 0]
+    plausible = [event for event in log.events if 0 < event.time_ms < LATEST_MS]
+    times = [event.time_ms for event in plausible]
+    steps = map(operator.sub, times[1:], times)
+    back = [(step, event) for step, event in zip(steps, plausible[1:], strict=True) if step < 0]
     if back:
         step, event = min(back, key=lambda pair: pair[0])
         what = f"is {-step:,.0f} ms earlier than the line before it, the largest of {len(back):,} such step(s)"
@@ -57,7 +54,8 @@ def _check_integers(log: RunLog) -> Iterator[Anomaly]:
 
 
 def _check_interval_types(log: RunLog) -> Iterator[Anomaly]:
-    wrong = [event for event in log.events if event.key in INTERVAL_KEYS and event.kind == "POINT_IN_TIME"]
+    ends = [event for key in INTERVAL_KEYS for event in log.all(key) if event.kind == "POINT_IN_TIME"]
+    wrong = sorted(ends, key=lambda event: event.line)
     if wrong:
         what = f"logs {wrong[0].key}, an end of an interval, as POINT_IN_TIME"
         yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "point_in_time")
@@ -74,7 +72,8 @@ def _check_after_target(log: RunLog) -> Iterator[Anomaly]:
 def _check_after_block(log: RunLog) -> Iterator[Anomaly]:
     """Evaluations that are logged after block_stop with an earlier time than its own."""
     inside, late, stop = False, [], None
-    for event in log.events:
+    edges = [event for key in ("block_start", "block_stop", "eval_accuracy") for event in log.all(key)]
+    for event in sorted(edges, key=lambda event: event.line):
         if event.key == "block_start":
             inside = True
         elif event.key == "block_stop":
@@ -156,19 +155,13 @@ def read_log(path: Path) -> RunLog:
 
 def _content_size(event: Event) -> int:
     """Approximate size of an event in characters, with 64 for each container, as an estimate of memory."""
-    size, level = len(event.key), [event.value, *event.metadata.values()]
-    while level:
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, str):
-                size += len(item)
-            elif isinstance(item, dict):
-                size += 64 + sum(map(len, item))
-                below.extend(item.values())
-            elif isinstance(item, list):
-                size += 64
-                below.extend(item)
-            else:
-                size += 8
-        level = below
-    return size
+    return len(event.key) + _value_size(event.value) + _value_size(event.metadata)
+
+
+def _value_size(value: Any) -> int:
+    kind = type(value)
+    if kind is str:
+        return len(value)
+    if kind is dict:
+        return 64 + sum(map(len, value)) + sum(map(_value_size, value.values()))
+    return 64 + sum(map(_value_size, value)) if kind is list else 8
