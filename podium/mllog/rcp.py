@@ -201,7 +201,7 @@ class Reference:
         return Point("interpolated", batch_size, mean, sd, least, (below[-1], above[0]))
 
     def verdict(self, batch_size: int, samples: Sequence[float | None]) -> Convergence:
-        """Check a result: the samples to the target of each run in the reference's unit, None where it did not converge.
+        """Check a result: what each run needed to the target in the reference's unit, None where it did not converge.
 
         Raises ValueError for fewer runs than the mean needs.
         """
