@@ -110,7 +110,7 @@ def evaluation_interval(reference: Reference, point: Point, known: Sequence[floa
     if differences:
         return min(differences)
     values = [value for record in reference.points for value in record.values]
-    return math.gcd(*(round(value * SCALE_STEPS) for value in [*values, *known])) / SCALE_STEPS
+    return math.gcd(*(round(value * SCALE_STEPS) for value in values)) / SCALE_STEPS
 
 
 def _smallest_difference(values: Sequence[float]) -> float | None:

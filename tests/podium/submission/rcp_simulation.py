@@ -45,7 +45,7 @@ def simulate(
             assert point is not None
             form, draw = _distribution(reference, point, made, generator)
             runs: list[float | None] = [draw() for _ in range(reference.runs)]
-            if made and generator.random() < 0.05:  # of the sets
+            if made and generator.random() < 0.005 * reference.runs:  # the share in published results
                 runs[generator.integers(len(runs))] = None
             predicted = forecast(reference, point, runs[:made], seed=number)
             passed, _, factor = official(reference.benchmark, reference.ruleset).verdict(batch_size, list(runs))
