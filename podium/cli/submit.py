@@ -164,3 +164,48 @@ def check(
     print_output(as_json, report_json(report), lambda to: print_report(to, report))
     if not report.accepted:
         raise typer.Exit(1)
+
+
+@submit.command(
+    epilog="Example: [bold]podium submit rcp --benchmark llama31_8b --batch-size 32 --samples 172032,184320[/bold]"
+)
+def rcp(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...",
+            help="Logs of the runs so far, or folders of them such as runs/SYSTEM/DATE_TIME, instead of --samples.",
+        ),
+    ] = None,
+    benchmark: Annotated[
+        str | None, typer.Option(help="MLPerf's name, such as llama31_8b. Default: the logs' benchmark.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="The global batch size. Default: the logs'; without any, only the points.")
+    ] = None,
+    samples: Annotated[
+        str | None,
+        typer.Option(
+            help="What the runs so far needed to the target, in the unit of the points, separated by commas; none for "
+            "a run that did not converge."
+        ),
+    ] = None,
+    ruleset: Annotated[
+        str | None, typer.Option(help="The version of MLPerf's rules. Default: the newest with points.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a benchmark's reference convergence points, and the chance that a set of runs passes their check.
+
+    With a batch size: what a result is compared with, the probability that a set of runs passes the RCP check, the
+    scaling factor to be expected with its 90% interval, and what the other runs must need on average to pass. The runs
+    so far are part of the set; without any, the figures are for runs that converge as the reference. Exit code 1 if
+    all runs of the set are given and it fails, or if the batch size is greater than those of all points.
+    """
+    from podium.submission.rcp_report import as_json as report_json
+    from podium.submission.rcp_report import make_report, print_report
+
+    report = make_report(paths or [], benchmark, batch_size, samples, ruleset)
+    print_output(as_json, report_json(report), lambda to: print_report(to, report))
+    if not report.accepted:
+        raise typer.Exit(1)

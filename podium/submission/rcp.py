@@ -1,7 +1,8 @@
 """Comparison of a closed result with MLPerf's reference convergence points (RCPs), and the scaling of its score.
 
 A result that needs fewer samples than the reference, but not significantly fewer, has its score scaled up by
-(reference mean / mean of the result) from ruleset 2.1.0 on. The official checker computes all of it, on a copy.
+(reference mean / mean of the result) from ruleset 2.1.0 on. The official checker computes all of it, on a copy;
+podium.mllog.rcp computes the same without logs, for many results.
 """
 
 import shutil
@@ -12,22 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podium.core.errors import WorkError
+from podium.mllog import rcp
 from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.submission.official.runner import FOLDER_TIMEOUT_SECONDS, ToolProcess
 
 
 @dataclass(frozen=True)
-class Convergence:
-    """Result of the official RCP checker on ten logs; samples are counted until the target."""
+class Convergence(rcp.Convergence):
+    """Result of the official RCP checker on ten logs."""
 
-    passed: bool
-    message: str  # the checker's text, such as RCP Interpolation
-    factor: float  # by which the score is scaled up: reference mean / mean of the result
-    samples: float | None  # the mean without the smallest and the greatest
-    reference_samples: float | None  # the reference's mean at this batch size, interpolated where it is between two
-    least_samples: float | None  # the smallest mean that is accepted
-    reference_batch_size: int | None
     scaling: bytes | None  # scaling.json as the official package checker writes it; None where the score is not scaled
 
 

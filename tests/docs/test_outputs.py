@@ -18,6 +18,7 @@ from podium.run.summary import print_table
 
 README = (CODE_FOLDER / "README.md").read_text(encoding="utf-8")
 PERFORMANCE = (CODE_FOLDER / "docs" / "performance.md").read_text(encoding="utf-8")
+SUBMITTING = (CODE_FOLDER / "docs" / "submitting.md").read_text(encoding="utf-8")
 PICTURE = (CODE_FOLDER / "docs" / "pictures" / "balance.svg").read_text(encoding="utf-8")
 MILLISECONDS = r"[\d.]+ │$"  # the last column of the strategies
 
@@ -26,17 +27,27 @@ def tokens_of(text: str) -> list[str]:
     return re.sub(MILLISECONDS, "", text, flags=re.MULTILINE).split()
 
 
-def shown(command: str) -> str:
-    """The output that follows a command in docs/performance.md."""
-    (found,) = re.findall(rf"^\$ {command}\b.*\n((?:(?!```|\$ ).*\n)+)", PERFORMANCE, flags=re.MULTILINE)
+def shown(command: str, page: str = PERFORMANCE) -> str:
+    """The output that follows a command in docs/performance.md, or in another page."""
+    (found,) = re.findall(rf"^\$ {command}\b.*\n((?:(?!```|\$ ).*\n)+)", page, flags=re.MULTILINE)
     return str(found)
 
 
-@pytest.mark.parametrize("command", ["podium predict h200_1x", "podium balance --ranks 1024 --local-batch 16"])
-def test_the_output_of_a_command_is_what_it_prints(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "page"),
+    [
+        ("podium predict h200_1x", PERFORMANCE),
+        ("podium balance --ranks 1024 --local-batch 16", PERFORMANCE),
+        (
+            "podium submit rcp --benchmark llama31_8b --ruleset 5.1.0 --batch-size 32 --samples 172032,172032,184320",
+            SUBMITTING,
+        ),
+    ],
+)
+def test_the_output_of_a_command_is_what_it_prints(command: str, page: str) -> None:
     found = CliRunner().invoke(app, command.split()[1:], env={"COLUMNS": "95"}, catch_exceptions=False)
     assert found.exit_code == 0
-    assert tokens_of(shown(command)) == tokens_of(found.output)
+    assert tokens_of(shown(command, page)) == tokens_of(found.output)
 
 
 def test_the_picture_has_the_figures_of_the_output() -> None:
