@@ -236,7 +236,8 @@ def write_package(tmp_path: Path, closed_config: RunConfig, write_log: WriteLog)
         fields = closed_config.description.model_dump(by_alias=True)
         (root / "systems" / f"{name}.json").write_text(json.dumps(fields), encoding="utf-8")
         code = root / "benchmarks" / "bert" / "implementations" / "podium"
-        code.mkdir(parents=True)
+        (code / "submitted").mkdir(parents=True)
+        (code / closed_config.config_filename).write_text("bert: {}\n", encoding="utf-8")
         (code / "README.md").write_text("./run_and_time.sh\n", encoding="utf-8")
         (code / "train.py").write_text("print('training')\n", encoding="utf-8")
         return root
