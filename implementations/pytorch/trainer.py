@@ -27,6 +27,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.distributed.watchdog import StopRequest, Watchdog, connect_status_store
 from implementations.pytorch.evaluation import Accuracy, OverlappedEvaluation, capture_evaluation, evaluate
 from implementations.pytorch.graphs import StepGraphs
+from implementations.pytorch.lowest_precision import describe_precision
 from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.optim.build import describe_optimizer
 from implementations.pytorch.phase_clock import PHASES, PhaseClock
@@ -136,7 +137,9 @@ class Trainer:
         self.precision = self.stepper.precision
         if self.log and not self.checkpoint:
             in_use = describe_optimizer(self.stepper.optimizer, config.optimizer)
-            self.log.log_settings(config, in_use, config.model_size.tensors(self.vocabulary_size))
+            precision = describe_precision(self.stepper)
+            tensors = config.model_size.tensors(self.vocabulary_size)
+            self.log.log_settings(config, in_use, precision, self.order.micro_batch_size, tensors)
         self.last_step = config.steps
         self._find_shapes()
         self._warm_up()

@@ -684,6 +684,11 @@ class RunConfig(Settings):
         return "fp16" if self.launch.device == "cuda" and self.launch.ranks > 1 else "fp32"
 
     @property
+    def config_filename(self) -> str:
+        """Path of the run's resolved configuration in a package, from the folder of the code. Logged by every run."""
+        return f"submitted/{self.description.system_name}.yaml"
+
+    @property
     def local_batch_size(self) -> int:
         return self.global_batch_size // self.launch.ranks
 

@@ -25,6 +25,22 @@ from podium.mllog.lines import Event, parse_stream
 RESTARTED = "podium_restarted"
 # Podium's key in the log of a run during which the machine's clock was set, by that number of seconds.
 CLOCK_STEPPED = "podium_clock_stepped"
+# Ranks differ in their samples only: each has the whole model and whole sequences, and no layer has experts.
+PARALLELISM = {
+    constants.TENSOR_PARALLELISM: 1,
+    constants.PIPELINE_PARALLELISM: 1,
+    constants.CONTEXT_PARALLELISM: 1,
+    constants.EXPERT_PARALLELISM: 1,
+}
+# The keys that ruleset 6.1.0 requires of every benchmark beside those of the earlier rulesets, which accept them.
+DISCLOSED_KEYS = (
+    constants.LOWEST_NUMERICAL_PRECISION_IN_LINEAR,
+    constants.LOWEST_NUMERICAL_PRECISION_IN_ATTN,
+    constants.LOWEST_NUMERICAL_PRECISION_IN_COMM,
+    *PARALLELISM,
+    constants.MICRO_BATCH_SIZE,
+    constants.CONFIG_FILENAME,
+)
 CLOCK_TOLERANCE = 1.5  # seconds: a leap second is allowed
 SUCCESS, ABORTED = constants.SUCCESS, constants.ABORTED
 
@@ -94,13 +110,22 @@ class ResultLog:
         self.event(constants.CACHE_CLEAR, caches_cleared)
         self.start(constants.INIT_START)
 
-    def log_settings(self, config: RunConfig, optimizer: "OptimizerHyperparameters", tensors: Iterable[str]) -> None:
-        """Log seed and hyper-parameters as used; in the closed division every initialised tensor too."""
+    def log_settings(
+        self,
+        config: RunConfig,
+        optimizer: "OptimizerHyperparameters",
+        precision: "NumericalPrecision",
+        micro_batch_size: int,
+        tensors: Iterable[str],
+    ) -> None:
+        """Log seed, hyper-parameters, precision and parallelism as used; in the closed division every tensor too."""
         self.event(constants.SEED, config.seed)
         self.event(constants.GLOBAL_BATCH_SIZE, config.global_batch_size)
         self.event(constants.GRADIENT_ACCUMULATION_STEPS, config.gradient_accumulation_steps)
-        for key, value in optimizer.log_entries():
+        self.event(constants.MICRO_BATCH_SIZE, micro_batch_size)
+        for key, value in (*optimizer.log_entries(), *precision.log_entries(), *PARALLELISM.items()):
             self.event(key, value)
+        self.event(constants.CONFIG_FILENAME, config.config_filename)
         if config.clipping is not None:
             self.event(constants.OPT_GRADIENT_CLIP_NORM, config.clipping.max_norm)
         self.event(constants.EVAL_SAMPLES, config.evaluation_samples)
@@ -202,6 +227,21 @@ class OptimizerHyperparameters:
             yield constants.OPT_ADAMW_BETA_1, self.beta1
             yield constants.OPT_ADAMW_BETA_2, self.beta2
             yield constants.OPT_ADAMW_WEIGHT_DECAY, self.weight_decay
+
+
+@dataclass(frozen=True)
+class NumericalPrecision:
+    """Lowest numerical precision in use by MLPerf's names (fp32, bfloat16, …), read from the model, not configured."""
+
+    linear: str  # of the operands of linear layers' matrix products, forward and backward
+    attention: str  # of the operands of attention's matrix products
+    communication: str  # of gradients and weights as ranks send them
+
+    def log_entries(self) -> Iterator[tuple[str, str]]:
+        """Yield key and value of each log line."""
+        yield constants.LOWEST_NUMERICAL_PRECISION_IN_LINEAR, self.linear
+        yield constants.LOWEST_NUMERICAL_PRECISION_IN_ATTN, self.attention
+        yield constants.LOWEST_NUMERICAL_PRECISION_IN_COMM, self.communication
 
 
 def close_as_aborted(path: Path, samples: int = 0) -> bool:

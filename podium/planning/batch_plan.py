@@ -245,6 +245,15 @@ class TrainingOrder:
     def ranks(self) -> int:
         return self.spec.parts
 
+    @property
+    def micro_batch_size(self) -> int:
+        """Mean number of samples of a rank's micro-batch, a whole number.
+
+        Balancing may give micro-batches unequal numbers of samples; the mean is the same for all strategies. As the
+        logged gradient_accumulation_steps, it leaves out the accumulation steps that a phase has instead of the run's.
+        """
+        return self.global_batch_size // (self.ranks * self.accumulation_steps)
+
     def global_batch(self, step: int) -> GlobalBatch:
         """Return the samples of step number `step`, from 0, and their assignment to ranks and micro-batches."""
         first = step * self.global_batch_size

@@ -21,7 +21,7 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import CODE_FOLDER
 from podium.launch.launch import Node, command
-from podium.mllog.write import ABORTED, SUCCESS, OptimizerHyperparameters, ResultLog
+from podium.mllog.write import ABORTED, SUCCESS, NumericalPrecision, OptimizerHyperparameters, ResultLog
 
 LAPTOP = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))
 
@@ -133,7 +133,10 @@ def write_log(tmp_path: Path) -> WriteLog:
         target, samples = config.target_accuracy or 1.0, 0
         with ResultLog(path) as log:
             log.log_submission(config, caches_cleared=True)
-            log.log_settings(config, optimizer, islice(config.model_size.tensors(30_522), tensors))
+            precision = NumericalPrecision(linear="bfloat16", attention="bfloat16", communication="fp32")
+            names = islice(config.model_size.tensors(30_522), tensors)
+            micro_batch_size = config.local_batch_size // config.gradient_accumulation_steps
+            log.log_settings(config, optimizer, precision, micro_batch_size, names)
             log.log_run_start()
             for accuracy in accuracies:
                 log.log_block_start(samples, config.evaluation_interval)
@@ -233,7 +236,8 @@ def write_package(tmp_path: Path, closed_config: RunConfig, write_log: WriteLog)
         fields = closed_config.description.model_dump(by_alias=True)
         (root / "systems" / f"{name}.json").write_text(json.dumps(fields), encoding="utf-8")
         code = root / "benchmarks" / "bert" / "implementations" / "podium"
-        code.mkdir(parents=True)
+        (code / "submitted").mkdir(parents=True)
+        (code / closed_config.config_filename).write_text("bert: {}\n", encoding="utf-8")
         (code / "README.md").write_text("./run_and_time.sh\n", encoding="utf-8")
         (code / "train.py").write_text("print('training')\n", encoding="utf-8")
         return root

@@ -11,6 +11,7 @@ from podium.core.finding import Finding
 from podium.mllog.results_tree import Package
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import read_package_logs
+from podium.submission.checks.disclosure import CONFIGURATION_CHECKS, DISCLOSURE_CHECKS
 from podium.submission.checks.layout import LAYOUT_CHECKS, check_has_results
 from podium.submission.checks.runs import EVALUATION_CHECKS, SETTING_CHECKS, check_configured, check_integrity
 from podium.submission.checks.sets import SET_CHECKS
@@ -32,13 +33,13 @@ def check_package(
     """
     checked = read_package_logs(package)
     found = list(check_has_results(checked, other_results))
-    for check_whole in (*SYSTEM_CHECKS, *LAYOUT_CHECKS):
+    for check_whole in (*SYSTEM_CHECKS, *LAYOUT_CHECKS, *CONFIGURATION_CHECKS):
         found.extend(check_whole(checked, ruleset))
     for runs in checked.sets:
         for check_set in SET_CHECKS:
             found.extend(check_set(runs, ruleset))
         for run in runs.runs:
-            for check_run in (check_integrity, *TIMING_CHECKS, *EVALUATION_CHECKS, *SETTING_CHECKS):
+            for check_run in (check_integrity, *TIMING_CHECKS, *EVALUATION_CHECKS, *SETTING_CHECKS, *DISCLOSURE_CHECKS):
                 found.extend(check_run(run, ruleset))
             found.extend(check_configured(run, configurations or {}))
     return sorted(set(found), key=lambda finding: (finding.path, finding.line or 0, finding.rule, finding.message))

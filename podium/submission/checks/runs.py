@@ -14,7 +14,7 @@ from podium.core.errors import UsageError
 from podium.core.text import short_repr
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import as_number
-from podium.mllog.write import OptimizerHyperparameters
+from podium.mllog.write import PARALLELISM, OptimizerHyperparameters
 from podium.run.records import runs_of_system
 from podium.submission.checks.context import CheckedRun, Findings
 
@@ -329,6 +329,18 @@ def check_configured(run: CheckedRun, configurations: Mapping[int, RunConfig]) -
         elif event.value != expected:
             message = f"{key} is {short_repr(event.value)}, but the run was configured with {short_repr(expected)}"
             yield run.error("not_as_configured", message, event)
+    for key, expected in _expected_disclosure(config):
+        event = run.log.first(key)
+        if event is not None and event.value != expected:
+            message = f"{key} is {short_repr(event.value)}, but the run was configured with {short_repr(expected)}"
+            yield run.error("not_as_configured", message, event)
+
+
+def _expected_disclosure(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    """Yield key and value of the log lines that a configuration determines and older logs of Podium do not have."""
+    yield constants.MICRO_BATCH_SIZE, config.local_batch_size // config.gradient_accumulation_steps
+    yield constants.CONFIG_FILENAME, config.config_filename
+    yield from PARALLELISM.items()
 
 
 def _expected_lines(config: RunConfig) -> Iterator[tuple[str, Any]]:

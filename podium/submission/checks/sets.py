@@ -13,6 +13,7 @@ from podium.core.finding import Finding
 from podium.core.text import short_repr
 from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
+from podium.mllog.write import DISCLOSED_KEYS
 from podium.run.records import REPLACED, RUN_NAME
 from podium.run.results import BENCHMARK, read_published_set
 from podium.run.set_record import SET, read_set
@@ -34,6 +35,7 @@ SHARED_KEYS = (
     "submission_division",
     "submission_org",
     "submission_platform",
+    *DISCLOSED_KEYS,
 )
 
 

@@ -128,7 +128,7 @@ class SubmittedSystem:
     @property
     def configuration(self) -> str:
         """The path of the system file, from the code folder."""
-        return f"submitted/{self.system}.yaml"
+        return self.config.config_filename
 
     @property
     def code_folder(self) -> str:

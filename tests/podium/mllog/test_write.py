@@ -17,7 +17,7 @@ from podium.core.clock import Moment
 from podium.core.errors import WorkError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
-from podium.mllog.write import ResultLog, close_as_aborted
+from podium.mllog.write import DISCLOSED_KEYS, ResultLog, close_as_aborted
 
 ALL_ACCEPT = dict.fromkeys(RULESETS, "")
 
@@ -38,6 +38,35 @@ def test_official_checker_accepts_a_run_under_every_ruleset(
     path = write_log(open_config if division == "open" else closed_config)
     assert value(path, "submission_division") == division
     assert check_compliance(path) == ALL_ACCEPT
+
+
+def test_ruleset_6_1_accepts_the_log_but_for_its_benchmark(open_config: RunConfig, write_log: Any) -> None:
+    """BERT is no benchmark of round 6.1; as one of flux1 the log lacks the loss of flux1 and nothing else."""
+    path = write_log(open_config)
+    text = path.read_text(encoding="utf-8").replace('"value": "bert"', '"value": "flux1"')
+    path.write_text(text, encoding="utf-8")
+    output = check_compliance(path, ["6.1.0"])["6.1.0"]
+    assert re.findall(r"Required .*|failed test: .*", output) == [
+        "Required AT_LEAST_ONE occurrence of 'averaged_validation_loss' but found 0"
+    ]
+    path.write_text(re.sub(".*micro_batch_size.*\n", "", text), encoding="utf-8")
+    assert "EXACTLY_ONE occurrence of 'micro_batch_size' but found 0" in check_compliance(path, ["6.1.0"])["6.1.0"]
+
+
+def test_the_keys_of_6_1_are_logged_as_used(open_config: RunConfig, write_log: Any) -> None:
+    config = open_config.model_copy(update={"gradient_accumulation_steps": 4})
+    logged = {event.key: event.value for event in read_log(write_log(config)).events}
+    assert {key: logged[key] for key in DISCLOSED_KEYS} == {
+        "lowest_numerical_precision_in_linear": "bfloat16",
+        "lowest_numerical_precision_in_attn": "bfloat16",
+        "lowest_numerical_precision_in_comm": "fp32",
+        "tensor_parallelism": 1,
+        "pipeline_parallelism": 1,
+        "context_parallelism": 1,
+        "expert_parallelism": 1,
+        "micro_batch_size": 4,
+        "config_filename": "submitted/laptop.yaml",
+    }
 
 
 def test_official_checker_accepts_an_aborted_open_run(open_config: RunConfig, write_log: Any) -> None:

@@ -44,6 +44,7 @@ def test_planned_batches_equal_those_read(store: SampleStore, strategy: str, ran
         assert {batch.sequences for batch in flat} == {24 // ranks // accumulation}
         assert whole.first_sample == 24 * number
         assert whole.samples == 24
+        assert order.micro_batch_size == 24 // ranks // accumulation
         assert whole.tokens == sum(batch.tokens for batch in flat)
         assert whole.masked == sum(batch.masked for batch in flat)
         assert whole.slots == sum(batch.slots for batch in flat)

@@ -15,7 +15,7 @@ from podium.config.load import SYSTEMS, load_system
 from podium.config.schema import RunConfig
 from podium.mllog.read import read_log
 from podium.mllog.run import RunLog
-from podium.mllog.write import SUCCESS, OptimizerHyperparameters, ResultLog
+from podium.mllog.write import SUCCESS, NumericalPrecision, OptimizerHyperparameters, ResultLog
 from podium.submission.checks import context
 
 START_MS = 1_700_000_000_000
@@ -61,7 +61,9 @@ def write_log(path: Path, config: RunConfig, evaluations: int, tensors: int | No
     with ResultLog(path) as log:
         log.log_submission(config, caches_cleared=True)
         optimizer = OptimizerHyperparameters(**{name: getattr(settings, name) for name in names})
-        log.log_settings(config, optimizer, islice(config.model_size.tensors(30_522), tensors))
+        precision = NumericalPrecision(linear="bfloat16", attention="bfloat16", communication="fp32")
+        names_of_tensors = islice(config.model_size.tensors(30_522), tensors)
+        log.log_settings(config, optimizer, precision, config.local_batch_size, names_of_tensors)
         log.log_run_start()
         for number in range(evaluations):
             log.log_block_start(number * INTERVAL, INTERVAL)
@@ -114,6 +116,7 @@ def good_package(tmp_path_factory: pytest.TempPathFactory, good_config: RunConfi
         f"systems/{SYSTEM}.json": json.dumps(description, indent=2),
         "benchmarks/bert/implementations/podium/README.md": "./run_and_time.sh mine\n",
         "benchmarks/bert/implementations/podium/train.py": "print('seed')\n",
+        f"benchmarks/bert/implementations/podium/submitted/{SYSTEM}.yaml": "bert: {}\n",
         f"benchmarks/bert/{SYSTEM}/{SYSTEM}_podium.json": "{}\n",
         f"benchmarks/bert/{SYSTEM}/README.md": "./run_and_time.sh mine\n",
         **{f"benchmarks/bert/{SYSTEM}/{name}.sh": "true\n" for name in ("setup", "init_datasets", "run_and_time")},

@@ -34,6 +34,10 @@ def value(key: str, new: Any) -> Callable[[Events], object]:
     return lambda events: at(events, key).update(value=new)
 
 
+def renamed(key: str, name: str) -> Callable[[Events], object]:
+    return lambda events: at(events, key).update(key=name)
+
+
 def drop(key: str, which: int = 0) -> Callable[[Events], object]:
     return lambda events: events.remove(at(events, key, which))
 
@@ -251,6 +255,20 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "a schedule shorter than the run": ("contradiction", edited(value("opt_learning_rate_training_steps", 5_000), ALL)),
     "accumulation that does not divide": ("contradiction", edited(value("gradient_accumulation_steps", 3), ALL)),
     "adamw in closed": ("optimizer", edited(value("opt_name", "adamw"), ALL)),
+    "a misspelled key": ("key_misspelled", edited(renamed("micro_batch_size", "micro_batchsize"), ALL)),
+    "a key without one of its words": (
+        "key_misspelled",
+        edited(renamed("lowest_numerical_precision_in_linear", "lowest_numerical_precision_linear"), ALL),
+    ),
+    "another precision in one run": (
+        "settings_differ",
+        edited(value("lowest_numerical_precision_in_attn", "fp16")),
+    ),
+    "a configuration that is not in the package": (
+        "config_filename",
+        edited(value("config_filename", "config_DGXA100.sh"), ALL),
+    ),
+    "an empty config_filename": ("config_filename", edited(value("config_filename", ""), ALL)),
     # the set
     "nine runs": ("run_count", lambda copy: copy.log().unlink()),
     "eleven runs": ("run_count", lambda copy: (copy.results / "result_10.txt").write_bytes(copy.log().read_bytes())),
@@ -371,6 +389,11 @@ MISSED = {
     "a schedule shorter than the run",
     "accumulation that does not divide",
     "adamw in closed",
+    "a misspelled key",
+    "a key without one of its words",
+    "another precision in one run",
+    "a configuration that is not in the package",
+    "an empty config_filename",
     "a run copied",
     "a run copied with other accuracies",
     "a result that is not numbered",

@@ -58,3 +58,36 @@ def test_logs_of_other_runs_are_not_compared(copy: Any, runs: Path) -> None:
         "result_3.txt",
         "result_4.txt",
     ]
+
+
+KEYS_OF_6_1 = (
+    *(f"lowest_numerical_precision_in_{part}" for part in ("linear", "attn", "comm")),
+    *(f"{kind}_parallelism" for kind in ("tensor", "pipeline", "context", "expert")),
+    "micro_batch_size",
+    "config_filename",
+)
+
+
+def test_a_log_of_an_older_version_without_the_keys_of_6_1_has_no_finding(copy: Any, runs: Path) -> None:
+    copy.edit(lambda events: [events.remove(event) for event in list(events) if event["key"] in KEYS_OF_6_1], range(10))
+    (package,) = find_packages(copy.root)
+    assert len(list(package.results[0].logs)) == 10 and "micro_batch" not in copy.log().read_text(encoding="utf-8")
+    assert check_package(package, ruleset("5.0.0"), configurations_in(runs)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "configured"),
+    [
+        ("micro_batch_size", 56, "448"),
+        ("tensor_parallelism", 8, "1"),
+        ("config_filename", "mine.yaml", "'submitted/mine.yaml'"),
+    ],
+)
+def test_a_disclosed_value_that_differs_from_the_configuration_is_an_error(
+    copy: Any, runs: Path, key: str, found: Any, configured: str
+) -> None:
+    copy.edit(lambda events: [event.update(value=found) for event in events if event["key"] == key], range(10))
+    message = f"{key} is {found!r}, but the run was configured with {configured}"
+    assert [error for error in check(copy, runs) if error[0] == "result_4.txt"] == [
+        ("result_4.txt", "not_as_configured", message)
+    ]

@@ -18,7 +18,9 @@ from podium.config.run_folder import RunFolder
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.finding import Finding
 from podium.core.paths import CODE_FOLDER
+from podium.mllog.read import read_log
 from podium.mllog.rulesets import Ruleset, ruleset
+from podium.mllog.write import DISCLOSED_KEYS
 from podium.run.source import Source
 from podium.submission.check import check, print_package
 from podium.submission.package.build import BuiltPackage, PackageRequest, package, strip_log
@@ -59,6 +61,10 @@ def shown(made: BuiltPackage) -> str:
     return console.file.getvalue()
 
 
+def drop_disclosed_keys(events: list[dict[str, Any]]) -> None:
+    events[:] = [event for event in events if event["key"] not in DISCLOSED_KEYS]
+
+
 def summary_score(text: str) -> float:
     """Return the score in minutes from the table of the official summarizer."""
     table = text[text.index("division,availability") :].splitlines()
@@ -88,6 +94,39 @@ def test_a_package_has_the_expected_files(make_set: Any, make_request: Any, tmp_
     assert "Each run recorded the hash of its code" in readme
     third_party = (made.folder / code / "THIRD_PARTY.md").read_text(encoding="utf-8")
     assert re.search(r"\| mlperf-logging \| 4\.\S+ \| Apache", third_party)
+
+
+def test_the_logs_name_the_configuration_of_the_package(make_set: Any, make_request: Any) -> None:
+    made = make_checked(make_request(make_set(name="other")))
+    assert [finding.rule for finding in made.findings] == ["licence"]
+    (name,) = {
+        event.value
+        for log in (made.folder / "results/other/bert").iterdir()
+        for event in read_log(log).all("config_filename")
+    }
+    place = made.folder / "benchmarks/bert/implementations/podium" / name
+    assert load_system(str(place)).description.system_name == "other"
+
+
+@pytest.mark.parametrize("value", ["config.yaml", "submitted/another.yaml"])
+def test_logs_that_name_another_configuration_are_refused(make_set: Any, make_request: Any, value: str) -> None:
+    made_set = make_set()
+    for log in made_set.logs:
+        edit(log, set_value("config_filename", value))
+    made_set.record()
+    refused(
+        make_request(made_set), WorkError, f"config_filename is {value!r}, .* configured with 'submitted/mine.yaml'"
+    )
+
+
+def test_logs_of_an_older_version_without_the_keys_of_6_1_are_packaged(make_set: Any, make_request: Any) -> None:
+    made_set = make_set()
+    for log in made_set.logs:
+        edit(log, drop_disclosed_keys)
+    made_set.record()
+    made = make_checked(make_request(made_set))
+    assert [finding.rule for finding in made.findings] == ["licence"]
+    assert "micro_batch_size" not in (made.folder / "results/mine/bert/result_0.txt").read_text(encoding="utf-8")
 
 
 def test_logs_are_copied_unchanged_in_the_order_of_time(make_set: Any, make_request: Any) -> None:
