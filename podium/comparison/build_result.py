@@ -3,6 +3,7 @@
 The configuration of local runs is read for what logs do not contain, above all the model's size.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,13 +20,12 @@ from podium.core.text import one_line, printable
 from podium.mllog import system as system_module
 from podium.mllog.benchmarks import find_benchmark
 from podium.mllog.lines import parse_bounded_json
+from podium.mllog.rcp import MESSAGES, Convergence, reference, rulesets
 from podium.mllog.results_tree import SCALING, Package, ResultFolder
-from podium.mllog.rulesets import LATEST, ruleset
 from podium.mllog.run import BERT, Run, as_number
 from podium.planning.accelerators import find_accelerator
 from podium.run.records import newest_by_seed, runs_of_system
 from podium.run.set_record import SET
-from podium.submission.rcp import convergence
 
 
 def find_configuration(system: str, runs: Sequence[Run], runs_folder: Path, anomalies: list[str]) -> RunConfig | None:
@@ -59,29 +59,50 @@ def description_fields(config: RunConfig) -> dict[str, str]:
 
 MAX_SCALING_FILE_BYTES = 1 << 16
 MAX_SCALING_FACTOR = 2.0  # a larger one is an error of the file: runs never vary that much by chance
+SAME_FACTOR = 1e-6  # relative
 CLOSED = "closed"
 
 
-def find_scaling_factor(result: Result, folder: ResultFolder, anomalies: list[str]) -> float | None:
-    """Return the score's scaling factor, or None if the score is not scaled.
+def check_convergence(result: Result, folder: ResultFolder, anomalies: list[str]) -> tuple[str | None, float | None]:
+    """Return the verdict on the result's reference convergence points, and the factor by which its score is scaled.
 
-    It is read from scaling.json, which the official package checker leaves beside the logs. For a local result of ten
-    closed-division runs the official RCP checker computes it, by the latest ruleset. Problems are appended to
-    `anomalies`.
+    The verdict is in the words of the official summarizer; None where the rules do not compare the result. The factor
+    is read from scaling.json, which the official package checker leaves beside the logs, since that is the one that
+    counts; for a local result it is computed. None: the score is not scaled. Problems are appended to `anomalies`.
     """
     path = next((path for path in folder.others if path.name == SCALING), None)
-    if path is not None:
-        return _read_scaling_factor(path, anomalies)
-    if not result.own or result.division != CLOSED or not result.full_size or result.score_minutes is None:
-        return None
-    found, problem = attempt(convergence, folder.logs, ruleset(LATEST))
-    if found is None:
-        anomalies.append(f"its convergence could not be compared with the reference: {problem}")
-        return None
-    if not found.passed:
-        anomalies.append(f"needs fewer samples than ruleset {LATEST} accepts: {found.message}")
-        return None
-    return found.factor if found.scaling is not None else None
+    stated = None if path is None else _read_scaling_factor(path, anomalies)
+    if result.division != CLOSED or not result.full_size or not result.runs or result.rules is None:
+        return None, stated
+    ruleset = f"{(result.round or result.rules.rounds[-1]).removeprefix('v')}.0"
+    points = reference(result.benchmark, ruleset) if ruleset in rulesets() else None
+    if points is None:
+        return ("No RCP" if ruleset in rulesets() else None), stated
+    batch, progress = result.global_batch_size, [run.progress if run.converged else None for run in result.runs]
+    unknown = any(run.converged and run.progress is None for run in result.runs)
+    if batch is None or unknown or len(progress) <= 2 * points.dropped:
+        return "Unknown state", stated
+    found = points.verdict(batch, progress)
+    if result.own and path is None:
+        if result.score_minutes is None:
+            return None, None
+        if not found.passed:
+            anomalies.append(f"needs fewer samples than ruleset {ruleset} accepts: {found.message}")
+        return _verdict(found), found.factor if found.passed and points.scaled and found.factor > 1 else None
+    expected = found.factor if found.passed and points.scaled else 1.0
+    if found.passed and not math.isclose(stated or 1.0, expected, rel_tol=SAME_FACTOR):
+        anomalies.append(
+            f"its score is scaled by {stated or 1.0:.6g}; by the reference points of ruleset {ruleset} it is {expected:.6g}"
+        )
+    return _verdict(found), stated
+
+
+def _verdict(found: Convergence) -> str:
+    """Return a verdict in the words of the official summarizer."""
+    if found.passed:
+        return "Pass"
+    failures = {MESSAGES["found"]: "Fail", MESSAGES["interpolated"]: "Interp. Fail"}
+    return failures.get(found.message, "Missing" if "Missing" in found.message else "Unknown state")
 
 
 def _read_scaling_factor(path: Path, anomalies: list[str]) -> float | None:
@@ -142,9 +163,11 @@ def build_result(
         full_size=benchmark != BERT
         or (full_size and (round_name is not None or all(run.tensors in (0, BERT_LARGE_TENSORS) for run in runs))),
     )
-    scaling_factor = find_scaling_factor(result, folder, anomalies)
+    verdict, scaling_factor = check_convergence(result, folder, anomalies)
     anomalies += inconsistencies(result)
-    return replace(result, scaling_factor=scaling_factor, anomalies=tuple(one_line(one) for one in anomalies))
+    return replace(
+        result, rcp=verdict, scaling_factor=scaling_factor, anomalies=tuple(one_line(one) for one in anomalies)
+    )
 
 
 def _is_local(folder: ResultFolder, runs: Sequence[Run]) -> bool:

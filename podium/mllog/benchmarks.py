@@ -118,6 +118,11 @@ def round_number(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.removeprefix("v").split("."))
 
 
+def round_of(ruleset: str) -> str:
+    """Return the round of a ruleset: v5.1 of 5.1.0."""
+    return f"v{'.'.join(ruleset.split('.')[:2])}"
+
+
 @cache
 def _document() -> Mapping[str, Any]:
     document: Mapping[str, Any] = read_yaml(TABLE)

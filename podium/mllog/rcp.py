@@ -20,48 +20,9 @@ import numpy as np
 from podium.core.errors import UsageError, WorkError
 from podium.core.json_files import read_json
 from podium.core.text import format_list, short_repr
+from podium.mllog.benchmarks import Benchmark, Progress, round_of
+from podium.mllog.benchmarks import benchmarks as benchmarks_table
 
-# Runs of a result. From mlperf_logging/rcp_checker/rcp_checker.py; dlrm, whose points are those of rulesets up to
-# 2.1.0, is no longer listed there, so that the official checker breaks off; its rules required 5 runs.
-RUNS: Mapping[str, int] = MappingProxyType(
-    {
-        "bert": 10,
-        "dlrm": 5,
-        "dlrm_dcnv2": 10,
-        "gpt3": 3,
-        "maskrcnn": 5,
-        "resnet": 5,
-        "ssd": 5,
-        "retinanet": 5,
-        "unet3d": 40,
-        "rnnt": 10,
-        "stable_diffusion": 10,
-        "gnn": 10,
-        "rgat": 10,
-        "llama2_70b_lora": 10,
-        "flux1": 10,
-        "llama31_405b": 3,
-        "llama31_8b": 10,
-        "gpt_oss_20b": 10,
-        "deepseekv3_671b": 3,
-        "qwen35_397b_grpo": 3,
-        "dlrmv4": 10,
-    }
-)
-# Benchmarks whose evaluations log the progress as samples_count; the others log epoch_num.
-SAMPLES_COUNT = frozenset(
-    {
-        "stable_diffusion",
-        "llama2_70b_lora",
-        "flux1",
-        "llama31_405b",
-        "llama31_8b",
-        "gpt_oss_20b",
-        "deepseekv3_671b",
-        "qwen35_397b_grpo",
-        "dlrmv4",
-    }
-)
 NOT_CONVERGED = 1e9  # as which a run that did not converge counts; less than any run of gpt3, which counts tokens
 SIGNIFICANCE_LEVEL = 0.05
 TOLERANCE = 1e-4  # of the least accepted mean, in the unit of the points
@@ -131,14 +92,26 @@ class Reference:
     points: tuple[Record, ...]  # all, by batch size
 
     @property
+    def rules(self) -> Benchmark:
+        """The entry of the table of benchmarks."""
+        return benchmarks_table()[self.benchmark]
+
+    @property
+    def progress(self) -> Progress:
+        """What counts progress in the logs of this ruleset's round."""
+        found = self.rules.progress_in(round_of(self.ruleset))
+        assert found is not None, "a benchmark with points has an entry for what counts its progress"
+        return found
+
+    @property
     def runs(self) -> int:
         """Runs of a result."""
-        return RUNS[self.benchmark]
+        return self.rules.runs
 
     @property
     def dropped(self) -> int:
         """Values that the mean leaves out at each end."""
-        return 4 if self.benchmark == "unet3d" else 1
+        return self.rules.dropped
 
     @property
     def unconverged(self) -> int:
@@ -153,19 +126,16 @@ class Reference:
     @property
     def log_key(self) -> str:
         """The key of evaluations' metadata that counts the progress."""
-        if self.benchmark == "stable_diffusion" and self.ruleset == "3.1.0":
-            return "step_num"
-        return "samples_count" if self.benchmark in SAMPLES_COUNT else "epoch_num"
+        return self.progress.key
 
     @property
     def unit(self) -> Unit:
         """What the points count: epoch_num counts epochs, except of BERT, unet3d (since 3.1.0) and gpt3."""
-        if self.log_key != "epoch_num":
-            return "steps" if self.log_key == "step_num" else "samples"
-        if self.benchmark == "gpt3":
-            return "tokens"
-        counts_samples = self.benchmark == "bert" or (self.benchmark == "unet3d" and version(self.ruleset) >= (3, 1))
-        return "samples" if counts_samples else "epochs"
+        if self.log_key == "step_num":
+            return "steps"
+        if self.progress.samples == 1:
+            return "samples"
+        return "tokens" if self.progress.samples is not None and self.progress.samples < 1 else "epochs"
 
     @cached_property
     def pruned(self) -> tuple[Record, ...]:
@@ -261,7 +231,7 @@ def benchmarks(ruleset: str) -> tuple[str, ...]:
             f"--ruleset {short_repr(ruleset)}: no reference points are known; allowed are {', '.join(rulesets())}"
         )
     found = (re.fullmatch(r"rcps_(\w+)\.json", path.name) for path in (FOLDER / f"training_{ruleset}").iterdir())
-    return tuple(sorted(match[1] for match in found if match is not None and match[1] in RUNS))
+    return tuple(sorted(match[1] for match in found if match is not None and match[1] in benchmarks_table()))
 
 
 @cache
@@ -354,11 +324,12 @@ def _parse_record(entry: Mapping[str, Any], benchmark: str) -> Record:
     # The key depends on the benchmark's age, not on the unit: llama31_8b counts samples below "Epochs to converge".
     key = "samples to converge" if benchmark in ("llama2_70b_lora", "flux1") else "Epochs to converge"
     batch_size, values = entry["BS"], sorted(entry[key])
-    dropped = 4 if benchmark == "unet3d" else 1
+    rules = benchmarks_table()[benchmark]
+    dropped = rules.dropped
     if type(batch_size) is not int or batch_size < 1 or len(values) <= 2 * dropped:
         raise ValueError(f"BS {short_repr(batch_size)} with {len(values)} runs")
     if any(type(value) not in (int, float) or not 0 < value < math.inf for value in values):
         raise ValueError(f"{key} of BS {batch_size} has a value that is no positive number")
     mean, sd = float(np.mean(values[dropped : len(values) - dropped])), float(np.std(values))
-    least = least_accepted_mean(mean, sd, len(values) - 2 * dropped, RUNS[benchmark])
+    least = least_accepted_mean(mean, sd, len(values) - 2 * dropped, rules.runs)
     return Record(batch_size, tuple(map(float, values)), mean, sd, least)

@@ -11,9 +11,9 @@ from mlperf_logging.mllog import constants
 from podium.core.console import Console, number_table, print_line, summary_table
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, short_repr, truncate
+from podium.mllog.benchmarks import benchmarks as benchmarks_table
 from podium.mllog.rcp import (
     MAX_BATCH_SIZE,
-    RUNS,
     Convergence,
     Point,
     Reference,
@@ -25,14 +25,11 @@ from podium.mllog.rcp import (
 )
 from podium.mllog.read import read_log
 from podium.mllog.results_tree import LOGS, sort_logs
-from podium.mllog.run import RunLog, as_number
+from podium.mllog.run import RunLog
 from podium.submission.rcp_forecast import INTERVAL, Forecast, forecast
 
 NONE = "none"  # in --samples: a run that did not converge
-EVALUATIONS = (constants.EVAL_ACCURACY, "eval_error")
 MAX_COUNT = 1e15  # upper bound on plausible samples
-# stable_diffusion: the first evaluation that reaches both, which are logged separately.
-MAX_FID, MIN_CLIP = 90.0, 0.15
 
 
 @dataclass(frozen=True)
@@ -154,8 +151,9 @@ def _read_logs(paths: Sequence[Path]) -> list[RunLog]:
         if not inside:
             raise UsageError(f"{path}: no {LOGS} in this folder; give the folder of the logs, or the logs")
         files.extend(inside)
-    if len(files) > max(RUNS.values()):
-        raise UsageError(f"{len(files):,} logs were given, and no result has more than {max(RUNS.values())} runs")
+    most = max(entry.runs for entry in benchmarks_table().values())
+    if len(files) > most:
+        raise UsageError(f"{len(files):,} logs were given, and no result has more than {most} runs")
     return [read_log(file) for file in files]
 
 
@@ -177,42 +175,13 @@ def _progress(log: RunLog, found: Reference) -> float | None:
     """Samples to the target in the reference's unit as the official checker counts; None where it did not converge."""
     if log.stop_status != constants.SUCCESS:
         return None
-    count = log.trained if found.benchmark == "bert" else _evaluated(log, found)
+    count = log.progress
     if count is None or not 0 < count < MAX_COUNT:
         raise UsageError(
             f"{log.path}: the run converged, but no evaluation has a positive {found.log_key} in its metadata; "
             "give --samples instead of this log"
         )
     return count
-
-
-def _evaluated(log: RunLog, found: Reference) -> float | None:
-    """Progress of the last evaluation before run_stop; of stable_diffusion the first that reaches the target."""
-    last: float | None = None
-    metrics: dict[float, dict[str, float]] = {}
-    for event in log.events:
-        if event.key == constants.RUN_STOP:
-            break
-        if event.key not in EVALUATIONS:
-            continue
-        count, value, metric = (
-            as_number(event.metadata.get(found.log_key)),
-            as_number(event.value),
-            event.metadata.get("metric"),
-        )
-        if count is None:
-            continue
-        last = count
-        if value is not None and isinstance(metric, str):
-            metrics.setdefault(count, {})[metric] = value
-    if found.benchmark != "stable_diffusion":
-        return last
-    passing = (
-        count
-        for count, one in metrics.items()
-        if one.get("FID", math.inf) <= MAX_FID and one.get("CLIP", 0) >= MIN_CLIP
-    )
-    return min(passing, default=None)
 
 
 def as_json(report: RcpReport) -> dict[str, Any]:

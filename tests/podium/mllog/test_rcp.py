@@ -31,7 +31,9 @@ def test_every_benchmark_with_points_and_every_ruleset_is_read() -> None:
 
 
 def test_the_numbers_of_runs_are_the_official_ones() -> None:
-    assert dict(rcp.RUNS) == rcp_checker.submission_runs["training"] | {"dlrm": 5}
+    numbers = {one.benchmark: one.runs for one in REFERENCES}
+    official_numbers = rcp_checker.submission_runs["training"] | {"dlrm": 5}  # which it no longer lists
+    assert numbers == {name: official_numbers[name] for name in numbers}
 
 
 @pytest.mark.parametrize("reference", REFERENCES, ids=NAMES)
