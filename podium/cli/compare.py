@@ -63,6 +63,14 @@ def compare(
             "commit (COMMIT or COMMIT:SYSTEM).",
         ),
     ] = None,
+    versus: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B",
+            help="Compare two accelerators, such as B200 MI355X, over all benchmarks that both ran with the same "
+            "number of accelerators, and print the geometric mean of the ratios of their times.",
+        ),
+    ] = None,
     cost: Annotated[
         Path | None,
         typer.Option(
@@ -97,6 +105,8 @@ def compare(
         raise UsageError("--json and --csv exclude each other; use one of them")
     if ab is not None and (as_csv or html is not None or cost is not None):
         raise UsageError("--ab prints a table, or JSON with --json; leave out --csv, --html and --cost")
+    if versus is not None and (as_csv or html is not None or ab is not None):
+        raise UsageError("--versus prints a table, or JSON with --json; leave out --csv, --html and --ab")
     if not paths and ab is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or your own results/")
     if html is not None:
@@ -128,6 +138,16 @@ def compare(
         priced = costs(shown.results, prices, cost)
         for row, row_cost in zip(objects, priced.costs, strict=True):
             row.update(cost_json(row_cost, priced.currency))
+    if versus is not None:
+        from podium.comparison.versus import as_json as versus_json
+        from podium.comparison.versus import compare_accelerators, print_versus
+
+        compared = compare_accelerators(*versus, shown.results, None if priced is None else priced.costs)
+        if as_json:
+            print_json(versus_json(compared))
+        else:
+            print_versus(Console(), compared)
+        return
     if html is not None:
         from podium.comparison.page.page import comparison_page
 

@@ -92,7 +92,7 @@ def check_convergence(result: Result, folder: ResultFolder, anomalies: list[str]
     expected = found.factor if found.passed and points.scaled else 1.0
     if found.passed and not math.isclose(stated or 1.0, expected, rel_tol=SAME_FACTOR):
         anomalies.append(
-            f"its score is scaled by {stated or 1.0:.6g}; by the reference points of ruleset {ruleset} it is {expected:.6g}"
+            f"its score is scaled by {stated or 1.0:.6g}; by ruleset {ruleset}'s reference points it is {expected:.6g}"
         )
     return _verdict(found), stated
 

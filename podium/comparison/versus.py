@@ -1,0 +1,262 @@
+"""Compares two accelerators over all benchmarks that both ran: ratios of times, and their geometric mean.
+
+A ratio is of two results of one benchmark with the same number of accelerators, division and quality targets: of each
+side the fastest. The geometric mean is over benchmarks, each of which counts once, whatever its number of sizes.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from podium.comparison.cost import Cost
+from podium.comparison.result import Result
+from podium.core.console import UNKNOWN, print_line, result_table
+from podium.core.errors import UsageError
+from podium.core.text import format_list, printable
+from podium.mllog.benchmarks import round_number
+
+NEWEST = (1 << 31,)
+MAX_NAMES = 12  # of accelerators in a message
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The fastest results of both sides in one benchmark and at one number of accelerators."""
+
+    a: Result
+    b: Result
+    a_cost: Cost | None = None
+    b_cost: Cost | None = None
+
+    @property
+    def time_ratio(self) -> float:
+        """Time of A divided by that of B: below 1, A is faster."""
+        return self.a.ranking_minutes() / self.b.ranking_minutes()
+
+    @property
+    def energy_ratio(self) -> float | None:
+        """Energy of A divided by that of B; None if one is unknown."""
+        return _ratio(self.a.energy_joules, self.b.energy_joules)
+
+    @property
+    def cost_ratio(self) -> float | None:
+        """Cost of A divided by that of B; None if one is unknown."""
+        both = (self.a_cost, self.b_cost)
+        return _ratio(*(None if cost is None else cost.to_train for cost in both))
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Two accelerators, by the texts that selected them."""
+
+    a: str
+    b: str
+    a_families: tuple[str, ...]  # accelerators that the text selects
+    b_families: tuple[str, ...]
+    pairs: tuple[Pair, ...]  # by benchmark and number of accelerators
+    omitted: Mapping[str, str]  # benchmarks that both ran without a pair, and why
+
+    @property
+    def benchmarks(self) -> tuple[str, ...]:
+        """The benchmarks that the comparison rests on."""
+        return tuple(dict.fromkeys(pair.a.benchmark for pair in self.pairs))
+
+    def mean(self, ratio: Callable[[Pair], float | None]) -> float | None:
+        """Geometric mean over benchmarks of the geometric means over sizes; None if no pair has the ratio."""
+        means = []
+        for benchmark in self.benchmarks:
+            found = [value for pair in self.pairs if pair.a.benchmark == benchmark and (value := ratio(pair))]
+            if found:
+                means.append(geometric_mean(found))
+        return geometric_mean(means) if means else None
+
+
+def compare_accelerators(
+    a: str, b: str, results: Sequence[Result], costs: Sequence[Cost | None] | None = None
+) -> Versus:
+    """Compare the results of two accelerators, named by a part of their names; `costs` are those of the results.
+
+    Raises UsageError if a name selects no result, or if both select the same accelerator.
+    """
+    sides = [_select(text, results) for text in (a, b)]
+    families = [tuple(sorted({one.family or "" for one in side})) for side in sides]
+    common = set(families[0]).intersection(families[1])
+    if common:
+        names = printable(format_list(sorted(common), MAX_NAMES))
+        raise UsageError(f"--versus {printable(a)} {printable(b)}: both select {names}; name others")
+    by_result = {id(one): cost for one, cost in zip(results, costs or (), strict=bool(costs))}
+    pairs: list[Pair] = []
+    omitted: dict[str, str] = {}
+    for benchmark in sorted({one.benchmark for one in sides[0]} & {one.benchmark for one in sides[1]}):
+        of_benchmark = [[one for one in side if one.benchmark == benchmark] for side in sides]
+        found = list(_pairs(*of_benchmark))
+        if not found:
+            sizes = (sorted({one.accelerators or 0 for one in side}) for side in of_benchmark)
+            omitted[benchmark] = " and ".join(format_list([f"{size:,}" for size in side], 8) for side in sizes)
+        for one, other in found:
+            pairs.append(Pair(one, other, by_result.get(id(one)), by_result.get(id(other))))
+    return Versus(a, b, *families, tuple(pairs), omitted)
+
+
+def _select(text: str, results: Sequence[Result]) -> list[Result]:
+    """Return comparable results whose accelerator has the text as a word in its name, or else as a part of it."""
+    usable = [one for one in results if one.minutes is not None and one.full_size and one.accelerators and one.family]
+    word = re.compile(rf"(?<![^\W_]){re.escape(text)}(?![^\W_])", re.IGNORECASE)
+    names = {id(one): f"{one.accelerator} {one.family}" for one in usable}
+    found = [one for one in usable if word.search(names[id(one)])]
+    found = found or [one for one in usable if text.casefold() in names[id(one)].casefold()]
+    if not found:
+        known = sorted({one.family for one in usable if one.family is not None})
+        raise UsageError(
+            f"--versus {printable(text)}: no result with a time has this accelerator; "
+            f"there are {printable(format_list(known, MAX_NAMES)) or 'none'}"
+        )
+    return found
+
+
+def _pairs(side_a: Sequence[Result], side_b: Sequence[Result]) -> Iterator[tuple[Result, Result]]:
+    """Yield the pair of each division and number of accelerators that both sides have, from the newest rounds."""
+    groups: list[dict[tuple[str, int], list[Result]]] = [{}, {}]
+    for side, group in zip((side_a, side_b), groups, strict=True):
+        for one in side:
+            group.setdefault((one.division or "", one.accelerators or 0), []).append(one)
+    for key in sorted(groups[0].keys() & groups[1].keys(), key=lambda key: (key[1], key[0])):
+        found_a, found_b = (group[key] for group in groups)
+        rounds = {_round(one) for one in found_a} & {_round(one) for one in found_b}
+        if rounds:  # the same round: no progress of software between the two
+            found_a, found_b = ([one for one in side if _round(one) == max(rounds)] for side in (found_a, found_b))
+        else:
+            found_a, found_b = ([o for o in s if _round(o) == max(map(_round, s))] for s in (found_a, found_b))
+        best_a, best_b = (min(side, key=lambda one: one.ranking_minutes()) for side in (found_a, found_b))
+        if _targets(best_a) == _targets(best_b):
+            yield best_a, best_b
+
+
+def _round(result: Result) -> tuple[int, ...]:
+    """Return the round as a sort key; local results are the newest."""
+    return NEWEST if result.round is None else round_number(result.round)
+
+
+def _targets(result: Result) -> object:
+    batch = result.global_batch_size
+    return None if result.rules is None else result.rules.targets_in(result.round, batch)
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return None if numerator is None or not denominator else numerator / denominator
+
+
+def describe_versus(versus: Versus) -> list[str]:
+    """Return sentences: which side is faster, by the geometric mean over how many benchmarks, and what is left out."""
+    a, b = printable(versus.a), printable(versus.b)
+    lines = []
+    mean = versus.mean(lambda pair: pair.time_ratio)
+    if mean is None:
+        lines.append(f"{a} and {b} have no benchmark in common with the same number of accelerators.")
+    else:
+        count, pairs = len(versus.benchmarks), len(versus.pairs)
+        ratios = [pair.time_ratio for pair in versus.pairs]
+        rests = (
+            f"geometric mean over {count} benchmark{'s' * (count != 1)}, {pairs} pair{'s' * (pairs != 1)} of results"
+        )
+        lines.append(f"{a} takes {mean:.3f} times as long as {b} ({_span(ratios)}; {rests}).")
+        for what, ratio in (("energy", lambda p: p.energy_ratio), ("money", lambda p: p.cost_ratio)):
+            known = [value for pair in versus.pairs if (value := ratio(pair)) is not None]
+            found = versus.mean(ratio)
+            if found is not None:
+                rests = f"over {len(known)} pair{'s' * (len(known) != 1)}"
+                lines.append(f"{a} takes {found:.3f} times the {what} of {b} ({_span(known)}; {rests}).")
+        if count == 1:
+            lines.append("One benchmark is no general comparison: the ratio depends on the model.")
+        differing = sorted({pair.a.benchmark for pair in versus.pairs if pair.a.round != pair.b.round})
+        if differing:
+            lines.append(f"Different rounds, and so software of different age, in {', '.join(differing)}.")
+    for families, text in ((versus.a_families, a), (versus.b_families, b)):
+        if len(families) > 1:
+            lines.append(f"{text} selects {printable(format_list(families, MAX_NAMES))}.")
+    for benchmark, sizes in versus.omitted.items():
+        lines.append(f"{printable(benchmark)} is left out: no number of accelerators in common ({sizes}).")
+    return lines
+
+
+def _span(ratios: Sequence[float]) -> str:
+    low, high = min(ratios), max(ratios)
+    return f"{low:.3f}" if low == high else f"{low:.3f} to {high:.3f}"
+
+
+def print_versus(console: Console, versus: Versus) -> None:
+    """Print a row for each pair, and the sentences."""
+    if versus.pairs:
+        console.print(_table(versus))
+    for line in describe_versus(versus):
+        print_line(console, line)
+
+
+def _table(versus: Versus) -> Table:
+    optional = [
+        ("energy\nA / B", lambda pair: pair.energy_ratio),
+        ("cost\nA / B", lambda pair: pair.cost_ratio),
+    ]
+    shown = [(heading, ratio) for heading, ratio in optional if any(ratio(pair) for pair in versus.pairs)]
+    a, b = printable(versus.a), printable(versus.b)
+    numeric = ["accel.", f"A: {a}\nminutes", f"B: {b}\nminutes", "time\nA / B", *(heading for heading, _ in shown)]
+    table = result_table(f"A: {a}, B: {b}", ("benchmark", "round", "A, B"), numeric)
+    for pair in versus.pairs:
+        rounds = dict.fromkeys(one.round or "own" for one in (pair.a, pair.b))
+        table.add_row(
+            Text(printable(pair.a.benchmark)),
+            ", ".join(rounds),
+            Text(printable(f"{pair.a.short_name}\n{pair.b.short_name}", keep="\n")),
+            f"{pair.a.accelerators:,}",
+            f"{pair.a.ranking_minutes():,.3f}",
+            f"{pair.b.ranking_minutes():,.3f}",
+            f"{pair.time_ratio:.3f}",
+            *(UNKNOWN if (value := ratio(pair)) is None else f"{value:.3f}" for _, ratio in shown),
+        )
+    return table
+
+
+def as_json(versus: Versus) -> dict[str, Any]:
+    """Return the comparison as a JSON object; ratios are of A to B."""
+    means = {
+        "time_ratio": versus.mean(lambda pair: pair.time_ratio),
+        "energy_ratio": versus.mean(lambda pair: pair.energy_ratio),
+        "cost_ratio": versus.mean(lambda pair: pair.cost_ratio),
+    }
+    return {
+        "a": versus.a,
+        "b": versus.b,
+        "a_accelerators": list(versus.a_families),
+        "b_accelerators": list(versus.b_families),
+        "benchmarks": list(versus.benchmarks),
+        **means,
+        "pairs": [
+            {
+                "benchmark": pair.a.benchmark,
+                "division": pair.a.division,
+                "accelerators_count": pair.a.accelerators,
+                **{
+                    f"{side}_{name}": value
+                    for side, one in (("a", pair.a), ("b", pair.b))
+                    for name, value in (
+                        ("round", one.round),
+                        ("submitter", one.submitter),
+                        ("system", one.system),
+                        ("time_to_train", one.ranking_minutes()),
+                    )
+                },
+                "time_ratio": pair.time_ratio,
+                "energy_ratio": pair.energy_ratio,
+                "cost_ratio": pair.cost_ratio,
+            }
+            for pair in versus.pairs
+        ],
+        "omitted": dict(versus.omitted),
+        "notes": describe_versus(versus),
+    }
