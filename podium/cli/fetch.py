@@ -85,6 +85,8 @@ def fetch(
             + "".join(f"    {one}\n" for one in _licence_urls(plan))
             + f"Read it, and give {ACCEPT} to accept it and to download {_gigabytes(plan.missing_bytes)}"
         )
+    if plan.missing:
+        print_message(f"Files to download to {out}: {len(plan.missing)}, {_gigabytes(plan.missing_bytes)}")
     try:
         with progress_bar() as bar:
             task = bar.add_task("Downloading", total=plan.missing_bytes)
@@ -113,11 +115,11 @@ def _licence_urls(plan: "FetchPlan") -> list[str]:
 
 
 def _print_plan(to: Console, plan: "FetchPlan") -> None:
-    table = text_table("file", "size", "MD5", "state", no_wrap="MD5")
+    table = text_table("file", "size", "state")
     for listing in plan.listings:
         for file in listing.files:
             size = _gigabytes(file.remote.size) if file.remote else "–"
-            table.add_row(f"{listing.data_set.name}/{file.path}", size, file.md5, file.state)
+            table.add_row(f"{listing.data_set.name}/{file.path}", size, file.state)
     to.print(table)
     if any(file.state == "left out" for listing in plan.listings for file in listing.files):
         print_line(to, "Left out: files that training does not need; --all-files fetches them too.")

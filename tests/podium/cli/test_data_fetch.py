@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bert.fetch import CHECKPOINT_PATH, DATA_SETS, PARTIAL_FOLDER
+from podium.core.download import HttpClient
+from podium.core.errors import WorkError
 from podium.core.paths import CODE_FOLDER
 from tests.benchmarks.bert.test_fetch import publish
 from tests.file_server import Fault, FileServer, serve
@@ -51,6 +53,7 @@ def test_files_are_fetched_and_the_next_commands_printed(server: FileServer, tmp
     done = run_podium("data", "fetch", *options(server), spelling, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/inputs/vocab.txt").read_bytes() == FILES["vocab.txt"]
+    assert "Files to download to out: 5, 6,024 bytes" in done.stderr
     assert done.stdout.splitlines()[-6:] == [
         "Next:",
         "  tar -xzf out/preprocessed/results_text.tar.gz -C out/preprocessed",
@@ -84,6 +87,19 @@ def test_http_only_where_the_user_names_it(server: FileServer, tmp_path: Path) -
     assert done.returncode == 1 and "allowed is https://HOST/PATH or http://HOST/PATH" in done.stderr
     done = run_podium("data", "fetch", "--url", "ftp://x/y", cwd=tmp_path)
     assert done.returncode == 2 and "podium: --url: found 'ftp://x/y', which cannot be used" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "insecure"), [((), False), (("--url", "https://x/y"), False), (("--url", "http://x/y"), True)]
+)
+def test_base_url_may_be_http_only_with_such_a_url(
+    url: tuple[str, ...], insecure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(client: HttpClient, *_: object, **__: object) -> None:
+        raise WorkError(f"http is allowed: {client.insecure}")
+
+    monkeypatch.setattr("benchmarks.bert.fetch.make_plan", show)
+    assert run_podium("data", "fetch", *url).stderr == f"podium: http is allowed: {insecure}\n"
 
 
 def test_hostile_list_leaves_nothing(server: FileServer, tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ def test_server_without_ranges(client: HttpClient, server: FileServer, wanted: D
     counted: list[int] = []
     client.download(wanted, counted.append)
     assert_downloaded(wanted)
+    assert server.gets("/a.bin") == [None, "bytes=100000-"]
     assert sum(counted) == len(CONTENT)
 
 
