@@ -1,4 +1,4 @@
-"""`podium data …`: prepare, import, export, convert and verify the training data of BERT."""
+"""`podium data …`: fetch, prepare, import, export, convert and verify the training data of BERT."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from podium.cli.fetch import fetch
 from podium.cli.options import AsJson, Processes, print_output
 from podium.cli.stage import stage
 from podium.core.console import print_findings, print_message, print_text, progress_bar
@@ -26,7 +27,10 @@ MaxPredictions = Annotated[
     ),
 ]
 
-data = typer.Typer(no_args_is_help=True, help="Prepare, convert, verify and copy the training data of BERT.")
+data = typer.Typer(no_args_is_help=True, help="Fetch, prepare, convert, verify and copy the training data of BERT.")
+data.command(
+    epilog="Example: [bold]podium data fetch --out data/mlperf --accept-licence[/bold]",
+)(fetch)
 data.command(
     epilog="Example, on every node of a Slurm job: [bold]srun --ntasks-per-node=1 podium data stage data/wikipedia "
     "/local/wikipedia[/bold]",

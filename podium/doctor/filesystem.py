@@ -252,7 +252,7 @@ def check_closed_data(context: DiagnosticContext) -> Iterable[Finding]:
     )
     found = "; ".join(faults) or "MLPerf's vocabulary, no subset"
     wanted = f"MLPerf's vocab.txt (md5 {VOCABULARY.md5}) and all samples"
-    advice = "prepare the official text, and verify all of it with `podium data verify --official`"
+    advice = "prepare the official text (`podium data fetch`), verify all of it with `podium data verify --official`"
     yield check_result("closed data", not faults, found, wanted, advice)
 
 
@@ -262,7 +262,10 @@ def check_initial_checkpoint(context: DiagnosticContext) -> Iterable[Finding]:
     if config.initial_checkpoint is None:
         large = config.size == "large"
         found = "none: weights are drawn from the seed"
-        advice = "make MLPerf's with `podium data checkpoint` and name it in bert.initial_checkpoint"
+        advice = (
+            "fetch MLPerf's with `podium data fetch inputs`, convert it with `podium data checkpoint`, and name it in "
+            "bert.initial_checkpoint"
+        )
         wanted = "MLPerf's phase-1 checkpoint for size large" if large else "none for size tiny"
         yield check_result("checkpoint", not large, found, wanted, advice, "warning")
         return

@@ -96,8 +96,12 @@ class TensorFlowCheckpoint:
         shards = [self.path.with_name(f"{name}.data-{number:05d}-of-{count:05d}") for number in range(count)]
         for shard in shards:
             if not shard.is_file():
+                # MLCommons' copy of the official checkpoint has model.ckpt-28252-003.data-… and model.ckpt-28252.index.
+                others = sorted(shard.parent.glob(f"*{shard.name.removeprefix(name)}"))
+                advice = f", or rename {others[0].name} if it is this file" if others else ""
                 raise UsageError(
                     f"{shard}: there is no such file, which {self._index.name} refers to; copy it to this folder"
+                    f"{advice}"
                 )
         return shards
 

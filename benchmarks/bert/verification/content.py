@@ -112,7 +112,9 @@ def check_counts(evidence: Evidence) -> Iterator[Finding]:
         elif evidence.request.official:
             right = statistics.samples >= EVALUATION_SAMPLES
             expected = f"{EVALUATION_SAMPLES:,}, or more to pick them from samples"
-        advice = "samples are missing or too many; prepare all 500 parts of the text, and eval.txt"
+        advice = (
+            "samples are missing or too many; prepare all 500 parts of the text, and eval.txt (`podium data fetch`)"
+        )
         yield check_result(f"{prefix}counts", right, found, expected, advice)
 
 

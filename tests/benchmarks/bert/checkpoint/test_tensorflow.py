@@ -129,6 +129,15 @@ def test_data_truncated_while_reading_is_an_error(tensorflow: CopyFixture) -> No
         checkpoint.read("cls/seq_relationship/output_weights")
 
 
+def test_data_file_of_another_name_is_named(tensorflow: CopyFixture) -> None:
+    """MLCommons' copy of the official checkpoint has a data file with another prefix than its index."""
+    prefix = tensorflow()
+    data = prefix.with_name(f"{prefix.name}.data-00000-of-00001")
+    data.rename(prefix.with_name("model.ckpt-28252-003.data-00000-of-00001"))
+    with pytest.raises(UsageError, match=r"or rename model\.ckpt-28252-003\.data-00000-of-00001 if it is this file$"):
+        TensorFlowCheckpoint(prefix)
+
+
 @pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
 def test_missing_file_is_an_error(tensorflow: CopyFixture, ending: str) -> None:
     prefix = tensorflow()
