@@ -78,9 +78,8 @@ def check_convergence(result: Result, folder: ResultFolder, anomalies: list[str]
     points = reference(result.benchmark, ruleset) if ruleset in rulesets() else None
     if points is None:
         return ("No RCP" if ruleset in rulesets() else None), stated
-    batch, progress = result.global_batch_size, [run.progress if run.converged else None for run in result.runs]
-    unknown = any(run.converged and run.progress is None for run in result.runs)
-    if batch is None or unknown or len(progress) <= 2 * points.dropped:
+    batch, progress = result.global_batch_size, result.progress_of_runs
+    if batch is None or progress is None or len(progress) <= 2 * points.dropped:
         return "Unknown state", stated
     found = points.verdict(batch, progress)
     if result.own and path is None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean
 
+from mlperf_logging.mllog.constants import SUCCESS
+
 from podium.mllog.benchmarks import Benchmark, find_benchmark
 from podium.mllog.run import BERT, Run
 from podium.mllog.score import TimeSpread, counted_seconds, score_seconds, time_spread
@@ -140,11 +142,22 @@ class Result:
 
         As the official summarizer's field of this name. None if it is not known, or if too few runs converged.
         """
-        progress = [run.progress if run.converged else math.inf for run in self.runs]
-        if self.rules is None or len(progress) <= 2 * self.rules.dropped or None in progress:
+        progress = self.progress_of_runs
+        if progress is None or self.rules is None or len(progress) <= 2 * self.rules.dropped:
             return None
-        counted = sorted(one for one in progress if one is not None)[self.rules.dropped : -self.rules.dropped]
+        counted = sorted(math.inf if one is None else one for one in progress)[self.rules.dropped : -self.rules.dropped]
         return mean(counted) if math.isfinite(counted[-1]) else None
+
+    @cached_property
+    def progress_of_runs(self) -> tuple[float | None, ...] | None:
+        """Progress of each run as the official RCP checker reads it: None without status success, whatever its reason.
+
+        None as a whole if a run with status success does not log its progress.
+        """
+        succeeded = [run.status == SUCCESS for run in self.runs]
+        progress = tuple(run.progress if one else None for run, one in zip(self.runs, succeeded, strict=True))
+        unknown = any(one and count is None for one, count in zip(succeeded, progress, strict=True))
+        return None if unknown else progress
 
     @cached_property
     def samples_trained(self) -> float | None:

@@ -25,6 +25,7 @@ MAX_SAMPLES_PER_EPOCH_NUM = 20
 MIN_TRAINED_SHARE = 0.1
 MAX_SAMPLES = 1e15  # upper bound on plausible sample counts
 BERT = "bert"
+UNPARSED = ("json", "cut_off", "fields")  # kinds of anomalies for which the official checker rejects a whole log
 NO_PROGRESS: Mapping[str, None] = MappingProxyType({"trained": None, "progress": None})
 # Limit from the first init_start to init_stop, by division, in the rulesets from 1.0.0.
 SETUP_MINUTES: Mapping[str, int] = MappingProxyType({"closed": 30, "open": 240})
@@ -136,6 +137,9 @@ class Run:
         limit = SETUP_MINUTES.get(self.division or "")
         if limit is not None and self.setup_seconds is not None and self.setup_seconds >= limit * 60:
             return f"needed {self.setup_seconds / 60:.1f} minutes from init_start to init_stop, of {limit} allowed"
+        damaged = next((anomaly for anomaly in self.anomalies if anomaly.kind in UNPARSED), None)
+        if damaged is not None:
+            return f"has an event that no parser reads (line {damaged.line:,}): the official checker rejects the log"
         if self.division == "closed" and self.targets and self.points and self._target_point is None:
             return f"has status success, but no evaluation reaches {' and '.join(map(str, self.targets))}"
         return None
