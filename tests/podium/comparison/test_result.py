@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
-from podium.comparison.result import FLOPS_PER_SEQUENCE
+from podium.mllog.benchmarks import find_benchmark
 from tests.podium.comparison.conftest import make_result, make_run
 
 
@@ -26,8 +26,8 @@ def test_throughput() -> None:
     result = make_result(
         [make_run(100.0, 1000.0, evaluating_seconds=10.0), make_run(300.0, 1400.0, evaluating_seconds=30.0)]
     )
-    assert result.samples_to_target == 1200 and result.sequences_per_second == 6.0
-    assert result.evaluation_share == 0.1 and result.training_sequences_per_second == pytest.approx(6 / 0.9)
+    assert result.samples_to_target == 1200 and result.samples_per_second == 6.0
+    assert result.evaluation_share == 0.1 and result.training_samples_per_second == pytest.approx(6 / 0.9)
     assert result.per_accelerator(16.0) == 2.0 and result.per_node(16.0) == 16.0
     assert result.per_accelerator(None) is None
     assert make_result(accelerators=0).per_accelerator(16.0) is None
@@ -36,14 +36,14 @@ def test_throughput() -> None:
 
 def test_samples_after_the_target_count_only_for_throughput() -> None:
     result = make_result([make_run(100.0, 1000.0, trained=1500.0)] * 2)
-    assert result.samples_to_target == 1000.0 and result.sequences_per_second == 15.0
+    assert result.samples_to_target == 1000.0 and result.samples_per_second == 15.0
 
 
 def test_a_mean_is_unknown_if_one_run_did_not_log_the_value() -> None:
     runs = [make_run(evaluating_seconds=10.0), make_run(1001.0, None)]
     result = make_result(runs)
-    assert (result.samples_to_target, result.sequences_per_second, result.evaluation_share) == (None, None, None)
-    assert (result.training_sequences_per_second, result.steady_sequences_per_second, result.utilization) == (None,) * 3
+    assert (result.samples_to_target, result.samples_per_second, result.evaluation_share) == (None, None, None)
+    assert (result.training_samples_per_second, result.steady_samples_per_second, result.utilization) == (None,) * 3
 
 
 def test_global_batch_size_is_unknown_if_runs_differ() -> None:
@@ -53,7 +53,7 @@ def test_global_batch_size_is_unknown_if_runs_differ() -> None:
 
 
 def test_utilization() -> None:
-    """288 sequences/s on an A100 are 46% of its peak."""
+    """288 samples/s on an A100 are 46% of its peak."""
     result = make_result([make_run(1000.0, 288_000.0 * 8)])
     assert result.utilization == pytest.approx(0.459, abs=0.001)
     assert make_result(result.runs, kind=None).utilization is None
@@ -61,14 +61,16 @@ def test_utilization() -> None:
     assert make_result(result.runs, accelerators=0).utilization is None
 
 
-def test_flops_per_sequence_match_wikipedias_histogram() -> None:
+def test_flops_per_sample_match_wikipedias_histogram() -> None:
     """The constant is from the data of 2,230 published logs; Wikipedia's histogram agrees within 1%."""
+    bert = find_benchmark("bert")
+    assert bert is not None
     histogram = wikipedia_histogram()
     samples, flops = float(histogram.sum()), 0.0
     for length, count in enumerate(histogram):
         if count:
             flops += float(count) * LARGE.training_flops([length], min(76, max(1, round(0.15 * length))), 30_522)
-    assert flops / samples == pytest.approx(FLOPS_PER_SEQUENCE, rel=0.01)
+    assert flops / samples == pytest.approx(bert.flops_per_sample, rel=0.01)
 
 
 def test_names_of_results() -> None:

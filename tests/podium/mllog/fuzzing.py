@@ -137,7 +137,7 @@ class Fuzzer:
 
     def check_comparison(self, runs: Sequence[Run]) -> None:
         """Check that all numbers of a result of these runs are finite."""
-        result = Result("v2.0", "A", "B", "closed", "here", tuple(runs), {}, 1, 8, None, None)
+        result = Result("bert", "v2.0", "A", "B", "closed", "here", tuple(runs), {}, 1, 8, None, None)
         assert_finite(result)
         assert_finite(result.spread)
         assert all(sentence.isprintable() for sentence in inconsistencies(result))
