@@ -16,7 +16,7 @@ BERT_LARGE_TENSORS = 398  # weight tensors that a log of BERT-large lists; 0 whe
 
 @dataclass(frozen=True)
 class Result:
-    """The runs in results/SYSTEM/BENCHMARK of a submitter. Values that neither logs nor description contain are None."""
+    """The runs in results/SYSTEM/BENCHMARK of a submitter. Values that neither logs nor description have are None."""
 
     benchmark: str  # name in MLPerf's logs, such as bert; may be one that is not in the table of benchmarks
     round: str | None  # such as v2.1; None for local results, which belong to no round

@@ -135,7 +135,7 @@ COLUMNS = (
 
 
 def print_comparison(console: Console, comparison: Comparison, per: str, anomalies: bool) -> None:
-    """Print a table for each round and benchmark, the scaling, a sentence for each local result, and anomalies or their number."""
+    """Print a table for each round and benchmark, the scaling, a sentence for each local result, and the anomalies."""
     results = comparison.results
     for group in dict.fromkeys((one.round, one.benchmark) for one in results):
         console.print(_table([one for one in results if (one.round, one.benchmark) == group], per, console.width))

@@ -9,7 +9,6 @@ from types import ModuleType
 
 import pytest
 
-
 from podium.comparison import load
 from podium.comparison.load import DATABASE_NAME, Comparison, RunCache, load_results, read_runs, try_read_log
 from podium.config.load import load_system, write_resolved

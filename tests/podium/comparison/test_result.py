@@ -1,9 +1,13 @@
 """Values that are derived from a result's runs."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
+from podium.comparison.result import Result
 from podium.mllog.benchmarks import find_benchmark
 from tests.podium.comparison.conftest import make_result, make_run
 
@@ -79,3 +83,58 @@ def test_names_of_results() -> None:
     assert make_result().family == "NVIDIA A100 SXM"
     assert make_result(kind=None).family == "NVIDIA A100-SXM4-80GB"
     assert make_result(kind=None, accelerator=None).family is None
+
+
+def of_benchmark(name: str, seconds: Sequence[float], **changes: Any) -> Result:
+    return make_result([make_run(one, benchmark=name) for one in seconds], benchmark=name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "minutes"),
+    [("unet3d", 40, 20.5), ("llama31_405b", 3, 2.0), ("retinanet", 5, 3.0), ("flux1", 10, 5.5)],
+)
+def test_runs_and_dropped_runs_are_those_of_the_benchmark(name: str, runs: int, minutes: float) -> None:
+    times = [60.0 * n for n in range(1, runs + 1)]
+    if name == "unet3d":
+        times[36:] = [1e6] * 4  # left out as the slowest four: the mean is of 5 to 36
+    result = of_benchmark(name, times)
+    assert result.score_minutes == pytest.approx(minutes)
+    assert of_benchmark(name, times[1:]).score_minutes is None
+    assert len(result.scored_runs) == runs - 2 * (result.rules.dropped if result.rules else 0)
+
+
+def test_as_many_runs_may_fail_as_are_dropped() -> None:
+    def failed(count: int) -> Result:
+        runs = [make_run(60.0, benchmark="unet3d")] * (40 - count)
+        return make_result([*runs, *[make_run(status="aborted", benchmark="unet3d")] * count], benchmark="unet3d")
+
+    assert failed(4).score_minutes == 1.0 and failed(5).score_minutes is None
+
+
+def test_a_benchmark_that_is_not_in_the_table_has_no_score() -> None:
+    result = of_benchmark("chess_2030", [60.0] * 10)
+    assert (result.rules, result.score_minutes, result.samples_to_converge, result.minutes) == (None, None, None, 1.0)
+    assert result.utilization is None and result.samples_per_second == 2_400_000 / 60
+
+
+def test_samples_to_converge_is_the_olympic_mean() -> None:
+    runs = [make_run(samples=1000.0 * n) for n in range(1, 11)]
+    assert make_result(runs).samples_to_converge == 5500.0
+    aborted = make_run(status="aborted")
+    assert make_result([*runs[:9], aborted]).samples_to_converge == 5500.0
+    assert make_result([*runs[:8], aborted, aborted]).samples_to_converge is None
+    assert make_result([*runs[:9], make_run(progress=None)]).samples_to_converge is None
+
+
+def test_utilization_only_where_the_model_is_known() -> None:
+    """The open division may train any model under a benchmark's name."""
+    runs = [make_run(1000.0, 288_000.0 * 8)]
+    unlisted = [make_run(1000.0, 288_000.0 * 8, tensors=0)]
+    assert make_result(unlisted).utilization is not None
+    assert make_result(unlisted, round=None, division="open").utilization is not None
+    assert make_result(runs, division="open").utilization is not None
+    assert make_result(unlisted, division="open").utilization is None
+    assert make_result(unlisted, division=None).utilization is None
+    assert of_benchmark("llama31_405b", [1e6]).utilization is not None
+    assert of_benchmark("llama31_405b", [1e6], division="open").utilization is None
+    assert of_benchmark("flux1", [1e3]).utilization is None, "no FLOPs are published"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from podium.mllog.read import read_log
 from podium.mllog.benchmarks import published_ms
+from podium.mllog.read import read_log
 from podium.mllog.run import Run
 
 EARLY_UNTIL_MS = int(published_ms("v0.7") or 0)
