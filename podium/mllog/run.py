@@ -367,7 +367,7 @@ def build_run_log(path: Path, events: Sequence[Event], anomalies: Sequence[Anoma
         setup_seconds=_seconds_between(log.first_ms(constants.INIT_START), log.first_ms(constants.INIT_STOP)),
         evaluating_seconds=None if start is None or stop is None else _evaluating_seconds(log, start, stop),
         evaluations=evaluations,
-        samples=_samples_to_target(evaluations, trained if name == BERT else None) if succeeded else None,
+        samples=_samples_to_target(evaluations, trained if name == BERT else None, rules) if succeeded else None,
         **(_progress_to_stop(log, evaluations, trained, rules, start) if succeeded else NO_PROGRESS),
         train_samples=trained,
         eval_samples=_plausible_samples(log.number(constants.EVAL_SAMPLES)),
@@ -468,11 +468,16 @@ def _event_progress(event: Event, progress: Progress) -> float | None:
     return round(count, 3) if count is not None and progress.key == "epoch_num" else count
 
 
-def _samples_to_target(evaluations: Sequence[Evaluation], trained: float | None) -> float | None:
+def _samples_to_target(
+    evaluations: Sequence[Evaluation], trained: float | None, rules: Benchmark | None
+) -> float | None:
     """Return the samples at the first evaluation that passes, or `trained` if it does not have them."""
     passing = [one for one in evaluations if one.passes]
     if not passing:
         return None
+    if rules is not None and rules.offline_evaluation:
+        # The official checker counts until the earliest checkpoint that passes, whenever it was evaluated.
+        return min((count for one in passing if (count := _plausible_samples(one.samples)) is not None), default=None)
     return trained if passing[0].samples is None else _plausible_samples(passing[0].samples)
 
 
@@ -490,10 +495,8 @@ def _progress_to_stop(
     unit = _progress(rules, start_ms)
     counts = [_event_progress(event, unit) for event in log.all(constants.EVAL_ACCURACY) if event.line < stop.line]
     if rules is not None and rules.offline_evaluation:
-        # The official checker counts until the earliest checkpoint that passes, whenever it was evaluated.
         size = unit.samples or log.number(constants.GLOBAL_BATCH_SIZE)
-        passing = [one.samples for one in evaluations if one.passes and one.samples is not None]
-        samples = _plausible_samples(min(passing)) if passing else None
+        samples = _samples_to_target(evaluations, None, rules)
         return {"trained": samples, "progress": None if samples is None or not size else samples / size}
     last = counts[-1] if counts else None
     return {

@@ -72,3 +72,16 @@ def test_inconsistent_results_are_reported(changes: dict[str, Any], message: str
 def test_divisions_are_compared_without_case() -> None:
     runs = [make_run(1000.0 + n, division="Closed") for n in range(10)]
     assert inconsistencies(make_result(runs)) == []
+
+
+def test_an_unknown_benchmark_is_named() -> None:
+    (found,) = inconsistencies(make_result([make_run(benchmark="chess\n2030")], benchmark="chess\n2030"))
+    assert found == "chess 2030 is no benchmark that Podium knows: targets and score are not known"
+
+
+def test_the_number_of_runs_is_the_benchmarks() -> None:
+    runs = [make_run(1000.0 + n, benchmark="llama31_405b") for n in range(4)]
+    assert inconsistencies(make_result(runs[:3], benchmark="llama31_405b")) == []
+    assert inconsistencies(make_result(runs, benchmark="llama31_405b")) == ["has 4 run(s); a score needs 3"]
+    small_dataset = [replace(run, train_samples=7.0) for run in runs[:3]]
+    assert inconsistencies(make_result(small_dataset, benchmark="llama31_405b")) == []

@@ -83,12 +83,23 @@ def test_results_as_podium_writes_them(tmp_path: Path) -> None:
         assert [system for _, _, system, _ in discovered(path)] == ["laptop"], path
 
 
-def test_other_benchmarks_are_counted_and_left_out(rounds: Path) -> None:
-    write_system(rounds / "training_results_v2.0" / "ORG", benchmark="resnet", system="OTHER")
+def test_all_benchmarks_of_a_package_are_found(rounds: Path) -> None:
+    org = rounds / "training_results_v2.0" / "ORG"
+    for benchmark in ("resnet", "not_in_the_table"):
+        write_system(org, benchmark=benchmark, system="OTHER")
     (package_results,) = discover_results(rounds / "training_results_v2.0")
-    assert package_results.others == 1 and [result.benchmark for result in package_results.results] == ["bert"]
-    with pytest.raises(UsageError, match="contains no results of BERT"):
-        discover_results(rounds / "training_results_v2.0" / "ORG" / "results" / "OTHER")
+    assert sorted(result.benchmark for result in package_results.results) == ["bert", "not_in_the_table", "resnet"]
+    (only,) = discover_results(org / "results" / "OTHER" / "resnet")
+    assert [result.benchmark for result in only.results] == ["resnet"]
+
+
+def test_folders_named_after_a_benchmark_are_results_without_a_package(tmp_path: Path) -> None:
+    for name in ("LLAMA31_8B", "bert_large", "other"):
+        folder = tmp_path / "kept" / "SYS" / name
+        folder.mkdir(parents=True)
+        (folder / "result_0.txt").write_text(log_text(), encoding="utf-8")
+    (package_results,) = discover_results(tmp_path / "kept")
+    assert sorted(result.benchmark for result in package_results.results) == ["LLAMA31_8B", "bert_large"]
 
 
 def test_hidden_folders_and_links_are_not_followed(rounds: Path, tmp_path: Path) -> None:
@@ -103,7 +114,7 @@ def test_hidden_folders_and_links_are_not_followed(rounds: Path, tmp_path: Path)
 def test_paths_without_results_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file or folder"):
         discover_results(tmp_path / "missing")
-    with pytest.raises(UsageError, match="contains no results of BERT"):
+    with pytest.raises(UsageError, match="contains no results; name a clone"):
         discover_results(tmp_path)
     (tmp_path / "broken").symlink_to(tmp_path / "missing")
     with pytest.raises(UsageError, match="missing: there is no such file or folder"):

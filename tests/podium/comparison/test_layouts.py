@@ -26,7 +26,7 @@ def test_logs_named_by_job_ids_are_ordered_by_number(tmp_path: Path) -> None:
     assert [run.seconds for run in result.runs] == [1000.0 + number for number in range(10)]
 
 
-def test_a_benchmark_folder_inside_another_is_left_out(tmp_path: Path) -> None:
+def test_a_folder_of_logs_inside_another_is_left_out(tmp_path: Path) -> None:
     org = tmp_path / "v1.0" / "ORG"
     folder = write_system(org)
     nested = org / "results" / "SYS" / "resnet" / "bert"
@@ -35,8 +35,8 @@ def test_a_benchmark_folder_inside_another_is_left_out(tmp_path: Path) -> None:
         (nested / f"result_{number}.txt").write_bytes((folder / f"result_{number}.txt").read_bytes())
         (nested.parent / f"result_{number}.txt").write_text(log_text(submission_benchmark="resnet"), encoding="utf-8")
     found = load_results([tmp_path], RunCache(None))
-    assert [Path(result.source).name for result in found.results] == ["bert"]
-    assert any("1 result(s) of other benchmarks" in note for note in found.notes)
+    assert [Path(result.source).name for result in found.results] == ["bert", "resnet"]
+    assert [(result.benchmark, len(result.runs)) for result in found.results] == [("bert", 10), ("resnet", 10)]
 
 
 def test_packages_with_the_same_logs_within_a_round_are_repeats(tmp_path: Path) -> None:

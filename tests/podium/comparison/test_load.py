@@ -194,15 +194,21 @@ def test_a_round_from_dates_is_noted(tmp_path: Path) -> None:
     assert found.results[0].round == "v2.0" and "no folder names the round" in found.notes[0]
 
 
-def test_other_benchmarks_are_noted(rounds: Path) -> None:
-    write_system(rounds / "training_results_v2.0" / "ORG", "PICTURES", benchmark="resnet")
-    folder = write_system(rounds / "training_results_v2.0" / "ORG", "MISLABELLED")
-    for log in folder.iterdir():
+def test_the_benchmark_is_the_one_that_most_logs_name(rounds: Path) -> None:
+    org = rounds / "training_results_v2.0" / "ORG"
+    write_system(org, "PICTURES", benchmark="resnet")  # its logs name bert
+    logs = sorted(write_system(org, "MIXED").iterdir())
+    for log in logs[:6]:
         log.write_text(log_text(submission_benchmark="resnet"), encoding="utf-8")
-    found = results_in(rounds)
-    assert len(found.results) == 3
-    assert "1 result(s) of other benchmarks are left out" in found.notes[0]
-    assert "MISLABELLED" in found.notes[1] and "its logs are of resnet" in found.notes[1]
+    found = {one.system: one for one in results_in(rounds / "training_results_v2.0").results}
+    assert {name: one.benchmark for name, one in found.items()} == {
+        "SYS": "bert",
+        "PICTURES": "bert",
+        "MIXED": "resnet",
+    }
+    assert "its logs are of bert, its folder is named resnet" in found["PICTURES"].anomalies
+    assert "its logs are of bert, resnet, its folder is named bert" in found["MIXED"].anomalies
+    assert not any("its folder is named" in anomaly for anomaly in found["SYS"].anomalies)
 
 
 def test_results_after_the_last_round_are_own_results(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_verdict_has_the_faster_side_and_the_cause() -> None:
     ab = compare_sides(make_side(FAST, "fast"), make_side(SLOW, "slow"))
     assert ab.verdict.startswith("A (v2.0 ORG fast) is faster than B (v2.0 ORG slow): it takes 0.9")
     assert "A needs significantly fewer samples (0.9" in ab.verdict
-    assert ", and trains significantly more sequences per second (1.0" in ab.verdict
+    assert ", and trains significantly more samples per second (1.0" in ab.verdict
     seconds = ab.quantities[0]
     assert isinstance(seconds.test, Welch) and seconds.test.significant and seconds.a.n == seconds.b.n == 10
     assert isinstance(ab.a_rcp_test, RcpTest) and ab.a_rcp_test.significant
@@ -185,6 +185,5 @@ def test_json_has_the_whole_comparison() -> None:
     assert seconds["welch"]["significant"] and len(seconds["a"]["values"]) == 10 and seconds["unit"] == "s"
     assert whole["rcp_test"]["a_needs_fewer"]["significant"] is True
     assert (
-        whole["quantities"]["sequences_per_second_without_evaluation"]["untested"]
-        == "A and B have fewer than two values"
+        whole["quantities"]["samples_per_second_without_evaluation"]["untested"] == "A and B have fewer than two values"
     )

@@ -70,7 +70,7 @@ def test_tables_of_scaling_and_cost() -> None:
     assert headings(html) == [*SECTIONS[:4], "Scaling", "Cost", *SECTIONS[4:]]
     scaling = html[html.index(">Scaling</h2>") :]
     assert cells(scaling, "Accel.") == ["8", "32"]
-    assert cells(scaling, "Seq/s per accel.")[0] == "100.0 %"
+    assert cells(scaling, "Samples/s per accel.")[0] == "100.0 %"
     priced = html[html.index(">Cost</h2>") :]
     assert cells(priced, "System") == ["SYS", "MANY"]
     assert cells(priced, "EUR to train") == ["12.50", "77.25"] and cells(priced, "Samples per EUR") == ["2,000", "–"]
