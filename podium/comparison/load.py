@@ -186,7 +186,10 @@ def read_powers(
 
 
 def _read_power(work: tuple[PowerFolder, str]) -> RunPower:
-    return read_power(*work)
+    folder, digest = work
+    found = read_power(folder, digest)
+    # Logs that were written to in the meantime have another digest now, and are not cached under the first one.
+    return found if not digest or attempt(digest_of, folder)[0] == digest else found._replace(digest="")
 
 
 Item = TypeVar("Item")

@@ -11,7 +11,7 @@ from mlperf_logging.result_summarizer import result_summarizer
 from podium.comparison.load import RunCache, load_results
 from podium.comparison.result import Result
 from podium.comparison.table import official_fields
-from podium.mllog.power import RunPower, digest_of, list_power_folder
+from podium.mllog.power import PowerFolder, RunPower, digest_of, list_power_folder, read_power
 from tests.podium.comparison.conftest import event, log_text, write_system
 
 SECONDS = (1003.0, 1000.0, 1009.0, 1001.0, 1004.0, 1008.0, 1002.0, 1006.0, 1005.0, 1007.0)
@@ -152,6 +152,21 @@ def test_power_logs_are_read_once(folder: Path, tmp_path: Path, monkeypatch: pyt
     assert load_result(folder, RunCache(tmp_path / "cache")) == first and read == []
     (folder / "power" / "result_0" / "node_1.txt").write_text(power_text(1.0), encoding="utf-8")
     assert load_result(folder, RunCache(tmp_path / "cache")) != first and len(read) == 1
+
+
+def test_logs_that_are_written_to_meanwhile_are_not_cached(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, before = RunCache(tmp_path / "cache"), _digests(folder)
+
+    def changed_while_read(logs: PowerFolder, digest: str) -> RunPower:
+        if logs.path.name == "result_3":
+            (logs.path / "node_0.txt").write_text(power_text(1.0), encoding="utf-8")
+        return read_power(logs, digest)
+
+    monkeypatch.setattr("podium.comparison.load.read_power", changed_while_read)
+    load_result(folder, cache)
+    assert len(cache.get_power(before)) == 9
 
 
 def test_damaged_rows_of_the_cache_are_read_again(folder: Path, tmp_path: Path) -> None:
