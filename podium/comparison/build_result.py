@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.bert.sizes import LARGE
 from podium.comparison.anomalies import inconsistencies
 from podium.comparison.discover import PackageResults
-from podium.comparison.result import BERT_LARGE_TENSORS, Result
+from podium.comparison.result import BERT_LARGE_TENSORS, Result, mean_if_all_known
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import attempt
@@ -20,6 +20,7 @@ from podium.core.text import one_line, printable
 from podium.mllog import system as system_module
 from podium.mllog.benchmarks import find_benchmark
 from podium.mllog.lines import parse_bounded_json
+from podium.mllog.power import RunPower
 from podium.mllog.rcp import MESSAGES, Convergence, reference, rulesets
 from podium.mllog.results_tree import SCALING, Package, ResultFolder
 from podium.mllog.run import BERT, Run, as_number
@@ -167,6 +168,26 @@ def build_result(
     return replace(
         result, rcp=verdict, scaling_factor=scaling_factor, anomalies=tuple(one_line(one) for one in anomalies)
     )
+
+
+def add_energy(result: Result, powers: Sequence[RunPower]) -> Result:
+    """Return the result with the mean energy of its scored runs, scaled as its score, from the powers of its runs.
+
+    As in the official value, there is none if the power of a run that converged is not known.
+    """
+    measured = [
+        None if run.seconds is None else one.joules(run.seconds) for run, one in zip(result.runs, powers, strict=True)
+    ]
+    energy = None
+    if all(joules is not None for run, joules in zip(result.runs, measured, strict=True) if run.converged):
+        energy = mean_if_all_known([measured[number] for number in result.scored_indices])
+    if energy is not None and result.score_minutes is not None and result.scaling_factor is not None:
+        energy *= result.scaling_factor
+    unknown = [one.problems[-1] for one in powers if one.watts is None]
+    noted = [problem for one in powers if one.watts is not None for problem in one.problems]
+    messages = [f"the power of {len(unknown)} run(s) is not known: {unknown[0]}"] if unknown else []
+    messages += [f"{len(noted):,} note(s) on power logs: {noted[0]}"] if noted else []
+    return replace(result, energy_joules=energy, anomalies=(*result.anomalies, *map(one_line, messages)))
 
 
 def _is_local(folder: ResultFolder, runs: Sequence[Run]) -> bool:

@@ -1,7 +1,7 @@
 """Loads the results in trees of logs, for comparison.
 
-Logs are read by several processes, or taken from a cache. The cache is keyed by the hash of the log's bytes, so that
-no log is read twice by the same version of the reader.
+Logs of runs and of their power are read by several processes, or taken from a cache. The cache is keyed by the hash of
+the logs' bytes, so that no log is read twice by the same version of the reader.
 """
 
 import gc
@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, TypeVar
 
-from podium.comparison.build_result import build_result, mark_repeats
+from podium.comparison.build_result import add_energy, build_result, mark_repeats
 from podium.comparison.discover import PackageResults, discover_results, round_from_dates
 from podium.comparison.result import Result
 from podium.core.errors import UsageError, WorkError, attempt
@@ -25,8 +26,18 @@ from podium.core.files import private_folder, sha256_of
 from podium.core.processes import processors
 from podium.core.source_hash import source_hash
 from podium.core.text import printable
-from podium.mllog import read
+from podium.mllog import power, read
 from podium.mllog.benchmarks import TABLE
+from podium.mllog.power import (
+    POWER,
+    PowerFolder,
+    RunPower,
+    digest_of,
+    list_power_folder,
+    power_folder,
+    power_from_json,
+    read_power,
+)
 from podium.mllog.read import read_log
 from podium.mllog.results_tree import ResultFolder, sort_logs
 from podium.mllog.run import Run, run_from_json
@@ -34,6 +45,7 @@ from podium.submission.archive import Limits, Tally, archive_stem, is_archive, u
 
 DATABASE_NAME = "runs.sqlite"
 LOCK_TIMEOUT_SECONDS = 10.0  # how long SQLite waits while another process writes
+Cached = TypeVar("Cached", Run, RunPower)
 
 
 class RunCache:
@@ -50,27 +62,41 @@ class RunCache:
         if folder is not None and self.folder is None:
             self.problem = f"{folder}: not used as a cache: it cannot be written, or other users may write to it"
 
-    def get(self, digests: Sequence[str]) -> dict[str, Run]:
+    def get(self, digests: Iterable[str]) -> dict[str, Run]:
         """Return the cached runs, by digest."""
+        return self._select(digests, run_from_json)
+
+    def get_power(self, digests: Iterable[str]) -> dict[str, RunPower]:
+        """Return the cached powers of runs, by the digest of their power logs."""
+        return self._select(digests, power_from_json)
+
+    def _select(self, digests: Iterable[str], parse: Callable[[Mapping[str, Any]], Cached]) -> dict[str, Cached]:
         if self.folder is None or not (self.folder / DATABASE_NAME).is_file():
             return {}
-        found: dict[str, Run] = {}
+        found: dict[str, Cached] = {}
         try:
             with closing(self._open()) as database:
                 for digest in digests:
                     query = "SELECT run FROM runs WHERE digest = ? AND reader = ?"
                     for (text,) in database.execute(query, [digest, reader_version()]):
-                        run = _parse_row(text)
+                        entry = _parse_row(text, parse)
                         # A row whose run has another digest is damaged, and would give a log the values of another.
-                        if run is not None and run.digest == digest:
-                            found[digest] = run
+                        if entry is not None and entry.digest == digest:
+                            found[digest] = entry
         except sqlite3.Error as error:
             self._disable(error)
         return found
 
     def put(self, runs: Iterable[Run]) -> None:
         """Add runs, and remove those of other versions of the reader."""
-        rows = [(run.digest, reader_version(), json.dumps(asdict(run), allow_nan=False)) for run in runs]
+        self._insert({run.digest: asdict(run) for run in runs})
+
+    def put_power(self, powers: Iterable[RunPower]) -> None:
+        """Add powers of runs, and remove those of other versions of the reader."""
+        self._insert({one.digest: one._asdict() for one in powers})
+
+    def _insert(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        rows = [(digest, reader_version(), json.dumps(fields, allow_nan=False)) for digest, fields in entries.items()]
         if self.folder is None or not rows:
             return
         try:
@@ -99,14 +125,14 @@ def reader_version() -> str:
 
     A change of any of it invalidates the cache.
     """
-    return source_hash([read.__name__], [TABLE])
+    return source_hash([read.__name__, power.__name__], [TABLE])
 
 
-def _parse_row(text: object) -> Run | None:
-    """Return the run of a row; None if the row is damaged."""
+def _parse_row(text: object, parse: Callable[[Mapping[str, Any]], Cached]) -> Cached | None:
+    """Return the run or the power of a row; None if the row is damaged."""
     try:
         fields = json.loads(text) if isinstance(text, str) else None
-        return run_from_json(fields) if isinstance(fields, Mapping) else None
+        return parse(fields) if isinstance(fields, Mapping) else None
     except (TypeError, ValueError, KeyError, RecursionError):
         return None
 
@@ -129,27 +155,64 @@ def read_runs(
     runs.update({log: cached[digest] for log, (digest, _) in digests.items() if digest in cached})
     on_read(len(runs))
     uncached = [log for log in logs if log not in runs]
-    for log, run in _read_uncached(uncached, on_read):
-        runs[log] = run
+    runs.update(zip(uncached, _map_in_processes(try_read_log, uncached, on_read), strict=True))
     # A log that was written to in the meantime has another digest now, and is not cached under the first one.
     cache.put(run for log in uncached if isinstance(run := runs[log], Run) and run.digest == digests[log][0])
     return runs
 
 
-def _read_uncached(logs: Sequence[Path], on_read: Callable[[int], None]) -> list[tuple[Path, Run | str]]:
-    """Read logs, in processes if there are many. Raises WorkError if a process is killed."""
+def read_powers(
+    folders: Sequence[PowerFolder], cache: RunCache, on_read: Callable[[int], None] = lambda folders: None
+) -> dict[Path, RunPower]:
+    """Return for each folder of power logs, by its path, the power of its run.
+
+    `on_read` is called with the number of folders that were read since its last call.
+    """
+    with ThreadPoolExecutor(processors()) as threads:
+        usable = [folder for folder in folders if folder.problem is None]
+        digests = {
+            folder.path: digest or ""  # a log that cannot be read is a problem that `read_power` reports
+            for folder, (digest, _) in zip(
+                usable, threads.map(lambda one: attempt(digest_of, one), usable), strict=True
+            )
+        }
+    cached = cache.get_power(filter(None, digests.values()))
+    powers = {path: cached[digest] for path, digest in digests.items() if digest in cached}
+    on_read(len(powers))
+    uncached = [(folder, digests.get(folder.path, "")) for folder in folders if folder.path not in powers]
+    found = _map_in_processes(_read_power, uncached, on_read)
+    powers.update({folder.path: one for (folder, _), one in zip(uncached, found, strict=True)})
+    cache.put_power(one for one in found if one.digest)
+    return powers
+
+
+def _read_power(work: tuple[PowerFolder, str]) -> RunPower:
+    folder, digest = work
+    found = read_power(folder, digest)
+    # Logs that were written to in the meantime have another digest now, and are not cached under the first one.
+    return found if not digest or attempt(digest_of, folder)[0] == digest else found._replace(digest="")
+
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+def _map_in_processes(
+    work: Callable[[Item], Found], items: Sequence[Item], on_read: Callable[[int], None]
+) -> list[Found]:
+    """Call `work` for each item, in processes if there are many. Raises WorkError if a process is killed."""
     found = []
-    if len(logs) < MIN_LOGS_FOR_PROCESSES or processors() == 1:
-        for log in logs:
-            found.append((log, try_read_log(log)))
+    if len(items) < MIN_LOGS_FOR_PROCESSES or processors() == 1:
+        for item in items:
+            found.append(work(item))
             on_read(1)
         return found
     # forkserver, since this process has threads (the progress bar's) and a fork would copy their locks in any state.
     # No garbage collection there: events have no cycles, and looking for them takes a quarter of the time.
     with ProcessPoolExecutor(processors(), get_context("forkserver"), initializer=gc.disable) as processes:
         try:
-            for log, run in zip(logs, processes.map(try_read_log, logs, chunksize=LOGS_PER_TASK), strict=True):
-                found.append((log, run))
+            for one in processes.map(work, items, chunksize=LOGS_PER_TASK):
+                found.append(one)
                 on_read(1)
         except BrokenProcessPool:
             raise WorkError("a process that read logs was killed. Check the free memory, and try again") from None
@@ -191,12 +254,22 @@ def load_results(
             [(path, package_results) for path in unpacked for package_results in _discover(path, unpacked[path])]
         )
         logs = [log for _, package_results in found for result in package_results.results for log in result.logs]
-        on_start(len(logs))
+        folders = [
+            list_power_folder(log)
+            for _, package_results in found
+            for result in package_results.results
+            if any(path.name == POWER for path in result.others)
+            for log in result.logs
+        ]
+        on_start(len(logs) + len(folders))
         runs = read_runs(logs, cache, on_read)
+        powers = read_powers(folders, cache, on_read)
         results: list[Result] = []
         notes: list[str] = []
         for path in dict.fromkeys(path for path, _ in found):
-            part = _results_of_path(path, [package_results for top, package_results in found if top == path], runs)
+            part = _results_of_path(
+                path, [package_results for top, package_results in found if top == path], runs, powers
+            )
             # Users know the archive's path, not that of the temporary folder.
             to_archive = str(unpacked[path]), str(path)
             results += [replace(one, source=one.source.replace(*to_archive)) for one in part.results]
@@ -256,7 +329,9 @@ def _merge_logs(entries: Sequence[ResultFolder]) -> ResultFolder:
     return replace(entries[0], logs=logs, others=tuple(others))
 
 
-def _results_of_path(path: Path, found: Sequence[PackageResults], runs: Mapping[Path, Run | str]) -> Comparison:
+def _results_of_path(
+    path: Path, found: Sequence[PackageResults], runs: Mapping[Path, Run | str], powers: Mapping[Path, RunPower]
+) -> Comparison:
     """Build the results of one of the paths, and the notes on what is left out."""
     results: list[Result] = []
     notes: list[str] = []
@@ -273,7 +348,11 @@ def _results_of_path(path: Path, found: Sequence[PackageResults], runs: Mapping[
         notes.append(f"{path}: no folder names the round; {dated} is assumed from the dates of the runs")
     for package_results in found:
         for folder in package_results.results:
-            readable = [run for log in folder.logs if isinstance(run := runs[log], Run)]
+            readable = {log: run for log in folder.logs if isinstance(run := runs[log], Run)}
             problems = [f"{log.name}: {run}" for log in folder.logs if isinstance(run := runs[log], str)]
-            results.append(build_result(package_results, folder, package_results.round or dated, readable, problems))
+            round_name, of_runs = package_results.round or dated, list(readable.values())
+            result = build_result(package_results, folder, round_name, of_runs, problems)
+            if any(path.name == POWER for path in folder.others):
+                result = add_energy(result, [powers[power_folder(log)] for log in readable])
+            results.append(result)
     return Comparison(tuple(results), tuple(notes))

@@ -86,10 +86,16 @@ class Result:
     @property
     def scored_runs(self) -> tuple[Run, ...]:
         """The runs whose mean is the score, fastest first; without a score all that converged."""
+        return tuple(self.runs[number] for number in self.scored_indices)
+
+    @property
+    def scored_indices(self) -> tuple[int, ...]:
+        """The indices of `scored_runs` in `runs`."""
+        numbers = range(len(self.runs))
         if self.score_minutes is None or self.rules is None:
-            return self.converged
-        dropped = self.rules.dropped
-        return tuple(sorted(self.runs, key=counted_seconds)[dropped : len(self.runs) - dropped])
+            return tuple(number for number in numbers if self.runs[number].converged)
+        fastest_first = sorted(numbers, key=lambda number: counted_seconds(self.runs[number]))
+        return tuple(fastest_first[self.rules.dropped : len(self.runs) - self.rules.dropped])
 
     @property
     def score_minutes_scaled(self) -> float | None:

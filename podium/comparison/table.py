@@ -279,8 +279,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 def official_fields(result: Result) -> dict[str, Any]:
     """Return the fields that the official result summarizer has in its JSON, by its names; minutes are not rounded.
 
-    Each benchmark has a result of its own here, where the summarizer has a row for each system and names such as
-    `bert:GBS`.
+    There is a row for each result here, where the summarizer has one for each system and names such as `bert:GBS`.
     """
     text = result.description.get
     processors = system.parse_count(text("host_processors_per_node"))
@@ -295,7 +294,7 @@ def official_fields(result: Result) -> dict[str, Any]:
         "accelerator_model_name": result.accelerator,
         "accelerators_count": result.accelerators,
         "framework": text("framework"),
-        "notes": ";".join(note for name in ("hw_notes", "sw_notes") if (note := text(name))),
+        "notes": ";".join(note for name in ("hw_notes", "sw_notes") if (note := text(name))) or None,
         "time_to_train": result.score_minutes_scaled,
         "Energy": result.energy_joules,
         "GBS": result.global_batch_size,

@@ -13,6 +13,7 @@ from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import read_package_logs
 from podium.submission.checks.disclosure import CONFIGURATION_CHECKS, DISCLOSURE_CHECKS
 from podium.submission.checks.layout import LAYOUT_CHECKS, check_has_results
+from podium.submission.checks.power import POWER_CHECKS
 from podium.submission.checks.runs import EVALUATION_CHECKS, SETTING_CHECKS, check_configured, check_integrity
 from podium.submission.checks.sets import SET_CHECKS
 from podium.submission.checks.systems import SYSTEM_CHECKS
@@ -36,7 +37,7 @@ def check_package(
     for check_whole in (*SYSTEM_CHECKS, *LAYOUT_CHECKS, *CONFIGURATION_CHECKS):
         found.extend(check_whole(checked, ruleset))
     for runs in checked.sets:
-        for check_set in SET_CHECKS:
+        for check_set in (*SET_CHECKS, *POWER_CHECKS):
             found.extend(check_set(runs, ruleset))
         for run in runs.runs:
             for check_run in (check_integrity, *TIMING_CHECKS, *EVALUATION_CHECKS, *SETTING_CHECKS, *DISCLOSURE_CHECKS):

@@ -11,6 +11,7 @@ from podium.core.errors import attempt
 from podium.core.files import sha256_of
 from podium.core.finding import Finding
 from podium.core.text import short_repr
+from podium.mllog.power import POWER
 from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.write import DISCLOSED_KEYS
@@ -142,7 +143,7 @@ def _check_other_files(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     own = any(path.name == SET for path in runs.folder.others)  # the folder in which `podium run` made the set
     for path in runs.folder.others:
         of_set = path.name == SET or RUN_NAME.fullmatch(path.name) or path.name.startswith(REPLACED)
-        if path.name not in ("package_checker_params", SCALING) and not (own and of_set):
+        if path.name not in ("package_checker_params", SCALING, POWER) and not (own and of_set):
             what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
             yield runs.warning("unknown_file", f"{short_repr(path.name)} is {what} that is not a result; remove it")
 

@@ -27,7 +27,7 @@ def test_a_consistent_result_has_no_anomalies() -> None:
         ({"train_samples": 156_725_653.0}, "156,725,653 against 2,400,000"),
         ({"digest": "1101.0-2640000.0"}, "2 logs are copies of one another"),
         ({"seeds": (1_101_000,)}, "2 runs share their seed with another run"),
-        ({"anomalies": (Anomaly(7, "is cut off", "cut_off"),)}, "1 log(s): line 7 is cut off"),
+        ({"anomalies": (Anomaly(7, "has two events", "two_events"),)}, "1 log(s): line 7 has two events"),
         ({"anomalies": (Anomaly(3, "5 line(s) end in CR LF", "crlf"),)}, "1 log(s): 5 line(s) end in CR LF"),
     ],
 )
@@ -35,6 +35,19 @@ def test_inconsistent_runs_are_reported(changes: dict[str, Any], message: str) -
     runs = [make_run(1000.0 + n + (n % 2) * 100, 2_400_000.0 * (1 + (n % 2) / 10)) for n in range(10)]
     found = inconsistencies(make_result([replace(runs[0], **changes), *runs[1:]]))
     assert len(found) == 1 and message in found[0]
+
+
+@pytest.mark.parametrize("kind", ["json", "fields", "cut_off"])
+def test_a_log_that_no_parser_reads_does_not_count(kind: str) -> None:
+    runs = [make_run(1000.0 + n) for n in range(10)]
+    runs[0] = replace(runs[0], anomalies=(Anomaly(7, "is broken", kind),))
+    result = make_result(runs)
+    assert len(result.converged) == 9 and result.score_minutes == make_result([make_run(1e9), *runs[1:]]).score_minutes
+    assert inconsistencies(result) == [
+        "1 run(s) count as ones that did not reach the target: the first has an event that no parser reads (line 7): "
+        "the official checker rejects the log",
+        "1 log(s): line 7 is broken",
+    ]
 
 
 def test_train_samples_rounded_to_batches_are_consistent() -> None:

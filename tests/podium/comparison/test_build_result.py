@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from podium.comparison import build_result
-from podium.comparison.build_result import find_scaling_factor, mark_repeats
-from podium.core.errors import WorkError
+from podium.comparison.build_result import check_convergence, mark_repeats
+from podium.mllog import rcp
 from podium.mllog.results_tree import ResultFolder, read_results
-from podium.submission.rcp import Convergence
+from podium.mllog.run import Run
 from tests.podium.comparison.conftest import log_text, make_result, make_run
 
+FAST = [make_run(1000.0 + n, 2_350_000.0) for n in range(10)]  # fewer samples than the reference, but accepted
+FACTOR = rcp.require_reference("bert", "5.0.0").verdict(448, [2_350_000.0] * 10).factor
 RUNS = [make_run(1000.0 + n, 2_000_000.0 + n) for n in range(10)]
 
 
@@ -73,12 +74,21 @@ def result_folder(path: Path) -> ResultFolder:
 
 
 def test_a_published_scaling_factor_is_used(folder: Path) -> None:
-    (folder / "scaling.json").write_text('{"scaling_factor": 1.0096578558028884}', encoding="utf-8")
+    (folder / "scaling.json").write_text(f'{{"scaling_factor": {FACTOR!r}}}', encoding="utf-8")
     anomalies: list[str] = []
-    assert (
-        find_scaling_factor(make_result(), result_folder(folder), anomalies) == 1.0096578558028884 and anomalies == []
-    )
-    assert find_scaling_factor(make_result(round=None), result_folder(folder), anomalies) == 1.0096578558028884
+    for round_name in ("v2.1", "v5.0", None):
+        result = make_result(FAST, round=round_name)
+        assert check_convergence(result, result_folder(folder), anomalies) == ("Pass", FACTOR)
+    assert anomalies == []
+
+
+def test_a_factor_other_than_that_of_the_reference_points_is_an_anomaly(folder: Path) -> None:
+    result, anomalies = make_result(FAST, round="v2.1"), list[str]()
+    assert check_convergence(result, result_folder(folder), anomalies) == ("Pass", None)
+    (folder / "scaling.json").write_text('{"scaling_factor": 1.05}', encoding="utf-8")
+    assert check_convergence(result, result_folder(folder), anomalies) == ("Pass", 1.05)
+    expected = f"by ruleset 2.1.0's reference points it is {FACTOR:.6g}"
+    assert anomalies == [f"its score is scaled by {stated}; {expected}" for stated in ("1", "1.05")]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +107,7 @@ def test_a_published_scaling_factor_is_used(folder: Path) -> None:
 def test_an_invalid_scaling_file_is_an_anomaly(folder: Path, text: bytes, message: str) -> None:
     (folder / "scaling.json").write_bytes(text)
     anomalies: list[str] = []
-    assert find_scaling_factor(make_result(), result_folder(folder), anomalies) is None
+    assert check_convergence(make_result(), result_folder(folder), anomalies) == ("Pass", None)
     assert len(anomalies) == 1 and "scaling.json is not used" in anomalies[0] and message in anomalies[0]
 
 
@@ -105,51 +115,46 @@ def test_a_scaling_file_that_is_a_link_is_not_read(folder: Path, tmp_path: Path)
     (tmp_path / "else").write_text('{"scaling_factor": 1.01}', encoding="utf-8")
     (folder / "scaling.json").symlink_to(tmp_path / "else")
     anomalies: list[str] = []
-    assert (
-        find_scaling_factor(make_result(), result_folder(folder), anomalies) is None
-        and "is not a regular file" in anomalies[0]
-    )
+    assert check_convergence(make_result(), result_folder(folder), anomalies) == ("Pass", None)
+    assert "is not a regular file" in anomalies[0]
 
 
-def test_published_results_without_a_file_are_not_scaled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_result, "convergence", lambda logs, rules: pytest.fail("the official checker was called"))
+def test_the_reference_of_batch_size_448_is_the_published_one() -> None:
+    assert pytest.approx(2_414_421 / 2_350_000, rel=1e-6) == FACTOR
+
+
+def test_results_that_the_rules_do_not_compare_have_no_verdict(folder: Path) -> None:
     for changes in (
-        {},
-        {"round": None, "division": "open"},
-        {"round": None, "full_size": False},
-        {"round": None, "runs": ()},
+        {"division": "open"},
+        {"full_size": False},
+        {"runs": ()},
+        {"benchmark": "unknown"},
+        {"round": "v0.7"},
+        {"round": None, "runs": tuple(FAST[:9])},
     ):
-        assert find_scaling_factor(make_result(**changes), result_folder(folder), []) is None
+        result = make_result(**{"runs": FAST, "round": "v5.0", **changes})
+        assert check_convergence(result, result_folder(folder), []) == (None, None), changes
 
 
-def test_own_results_are_scaled_by_the_official_checker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Convergence(True, "", 1.02, 2.4e6, 2.45e6, 2.3e6, 448, b"{}")
-    monkeypatch.setattr(build_result, "convergence", lambda logs, rules: found)
-    assert find_scaling_factor(make_result(round=None), result_folder(folder), []) == 1.02
+@pytest.mark.parametrize(
+    ("runs", "verdict"),
+    [
+        ([make_run(1000.0, 2_000_000.0)] * 10, "Fail"),
+        ([make_run(1000.0, 2_000_000.0, global_batch_size=1000.0)] * 10, "Interp. Fail"),
+        ([make_run(1000.0, 9_000_000.0, global_batch_size=32768.0)] * 10, "Missing"),
+        ([*FAST[:9], make_run(1000.0, 2_350_000.0, global_batch_size=512.0)], "Unknown state"),
+        ([*FAST[:8], *[make_run(1000.0, status="aborted")] * 2], "Unknown state"),
+        ([*FAST[:9], make_run(1000.0, status="aborted")], "Pass"),
+    ],
+)
+def test_verdicts_are_in_the_words_of_the_official_summarizer(folder: Path, runs: list[Run], verdict: str) -> None:
+    assert check_convergence(make_result(runs, round="v5.0"), result_folder(folder), [])[0] == verdict
 
 
-def test_own_results_that_the_checker_refuses_are_not_scaled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_results_are_scaled_by_the_reference_points(folder: Path) -> None:
     anomalies: list[str] = []
-    found = Convergence(False, "RCP found, no", 1.5, 1e6, 2.45e6, 2.3e6, 448, None)
-    monkeypatch.setattr(build_result, "convergence", lambda logs, rules: found)
-    assert find_scaling_factor(make_result(round=None), result_folder(folder), anomalies) is None
-    assert anomalies == ["needs fewer samples than ruleset 5.0.0 accepts: RCP found, no"]
-
-    def broken(logs: object, rules: object) -> Convergence:
-        raise WorkError("it broke off")
-
-    monkeypatch.setattr(build_result, "convergence", broken)
-    assert (
-        find_scaling_factor(make_result(round=None), result_folder(folder), anomalies) is None
-        and "it broke off" in anomalies[1]
-    )
-
-
-def test_the_official_checker_computes_the_factor_of_logs(folder: Path) -> None:
-    """The reference needs 2,414,421 samples at batch size 448, and the least accepted are 2,274,732."""
-    for number in range(10):
-        text = log_text(1000.0 + number).replace('"epoch_num": 1792000', '"epoch_num": 2350000')
-        (folder / f"result_{number}.txt").write_text(text, encoding="utf-8")
-    anomalies: list[str] = []
-    found = find_scaling_factor(make_result(round=None), result_folder(folder), anomalies)
-    assert found == pytest.approx(2_414_421 / 2_350_000, rel=1e-4), anomalies
+    own = make_result(FAST, round=None)
+    assert check_convergence(own, result_folder(folder), anomalies) == ("Pass", FACTOR) and anomalies == []
+    too_fast = make_result([make_run(1000.0, 2_000_000.0 + n) for n in range(10)], round=None)
+    assert check_convergence(too_fast, result_folder(folder), anomalies) == ("Fail", None)
+    assert anomalies == ["needs fewer samples than ruleset 5.0.0 accepts: RCP found"]
