@@ -95,7 +95,7 @@ def _describe_own_result(result: Result, published: Sequence[Result]) -> str:
     size = result.accelerators
     other, nearest = min(rated, key=lambda pair: (abs((pair[1].accelerators or 0) - size), -pair[0]))
     return (
-        f"{name} trains {rate:,.1f} samples/s per accelerator, {rate / other:.2f}× as many as the nearest "
+        f"{name} trains {format_rate(rate)} samples/s per accelerator, {rate / other:.2f}× as many as the nearest "
         f"published size, {nearest.accelerators:,} ({_format_published(nearest)}): {own_time}"
     )
 
@@ -195,7 +195,13 @@ def _name_with_marks(result: Result) -> str:
 
 def _rate_text(result: Result, per: str) -> str:
     rate = result.per_node if per == NODE else result.per_accelerator
-    return _format_or_unknown(rate(result.samples_per_second), "{:,.1f}")
+    value = rate(result.samples_per_second)
+    return UNKNOWN if value is None else format_rate(value)
+
+
+def format_rate(samples_per_second: float) -> str:
+    """Format samples/s; with three digits where a sample takes long, such as a sequence of a large language model."""
+    return f"{samples_per_second:,.1f}" if samples_per_second >= 10 else f"{samples_per_second:.3g}"
 
 
 def _format_minutes(result: Result) -> str:

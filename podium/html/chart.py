@@ -100,12 +100,14 @@ _FONT = re.compile(r"font: (?:[a-z0-9]+ )*?([\d.]+px) [^;]*")
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 
 
-def inline_svg(svg: str, prefix: str, group: str, tooltips: Sequence[Sequence[str]], label: str) -> str:
+def inline_svg(
+    svg: str, prefix: str, group: str, tooltips: Sequence[Sequence[str]], label: str, titles: bool = True
+) -> str:
     """Convert an SVG document to an element of an HTML page.
 
     Ids become `prefix` and a number; unreferenced ones are removed. The points of the element with the id `group` + n
-    get the texts `tooltips[n]` as their <title>, and the attribute data-group. Raises ValueError if the numbers of
-    points and texts differ.
+    get the texts `tooltips[n]` as their <title>, and the attribute data-group. Without `titles` they get only that.
+    Raises ValueError if the numbers of points and texts differ.
     """
     root = ElementTree.fromstring(svg)  # noqa: S314 — matplotlib has just written it
     for parent in list(root.iter()):
@@ -113,7 +115,7 @@ def inline_svg(svg: str, prefix: str, group: str, tooltips: Sequence[Sequence[st
             if _local_name(child.tag) in ("metadata", "style"):
                 parent.remove(child)
     for number, texts in enumerate(tooltips):
-        _add_titles(root, f"{group}{number}", number, texts)
+        _add_titles(root, f"{group}{number}", number, texts, titles)
     for element in root.iter():
         _simplify(element)
     _rename_ids(root, prefix)
@@ -124,7 +126,7 @@ def inline_svg(svg: str, prefix: str, group: str, tooltips: Sequence[Sequence[st
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _add_titles(root: Element, identity: str, number: int, texts: Sequence[str]) -> None:
+def _add_titles(root: Element, identity: str, number: int, texts: Sequence[str], titles: bool) -> None:
     # matplotlib writes each marker of a line as <use>, and a patch such as a bar as one <path>.
     holder = next((element for element in root.iter() if element.get("id") == identity), None)
     found = [] if holder is None else [one for one in holder.iter() if _local_name(one.tag) == "use"]
@@ -136,7 +138,8 @@ def _add_titles(root: Element, identity: str, number: int, texts: Sequence[str])
         )
     for point, text in zip(found, texts, strict=True):
         point.set("data-group", str(number))
-        ElementTree.SubElement(point, "title").text = text
+        if titles:
+            ElementTree.SubElement(point, "title").text = text
 
 
 def _simplify(element: Element) -> None:
@@ -294,10 +297,10 @@ class Chart:
     narrow_height: float = 4.4  # in inches
 
 
-def page_svg(chart: Chart, prefix: str, narrow: bool) -> str:
-    """Render a chart as an <svg> element for HTML; its ids begin with `prefix`."""
+def page_svg(chart: Chart, prefix: str, narrow: bool, titles: bool = True) -> str:
+    """Render a chart as an <svg> element for HTML; its ids begin with `prefix`. `titles`: its points have tooltips."""
     drawn, canvas = _draw_chart(chart, narrow, transparent=True)
-    return inline_svg(drawn, prefix, GROUP_ID, canvas.tooltips, for_html(chart.title))
+    return inline_svg(drawn, prefix, GROUP_ID, canvas.tooltips, for_html(chart.title), titles)
 
 
 def standalone_svg(chart: Chart) -> str:

@@ -14,7 +14,9 @@ const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" })
 function sortKey(cell, numeric) {
   const key = cell.dataset.key;
   if (key === "") return null;
-  return numeric ? Number(key) : key ?? cell.textContent;
+  if (!numeric) return key ?? cell.textContent;
+  const number = Number(key ?? cell.textContent.replaceAll(",", ""));
+  return Number.isNaN(number) ? null : number;
 }
 
 function sortBy(table, column, descending) {
@@ -141,12 +143,14 @@ function nearest(points, x, y) {
 function addTooltips(svg) {
   const points = Array.from(svg.querySelectorAll("[data-group]"));
   if (!points.length) return;
+  // The narrow chart comes after the wide one, and has the same points without texts.
+  const wide = svg.closest("figure").querySelectorAll(".wide [data-group]");
   points.forEach((point, at) => {
     const title = point.querySelector("title");
-    point.setAttribute("aria-label", title.textContent);
+    point.setAttribute("aria-label", title?.textContent ?? wide[at]?.getAttribute("aria-label") ?? "");
     point.setAttribute("role", "img");
     point.setAttribute("tabindex", at ? "-1" : "0");
-    title.remove(); // else the browser shows its own tooltip too
+    title?.remove(); // else the browser shows its own tooltip too
   });
   const groups = points.map((point) => Number(point.dataset.group));
 

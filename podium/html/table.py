@@ -45,11 +45,15 @@ class Column:
         return str(value) if self.format is None else self.format(value)
 
     def sort_key(self, value: Value) -> str | None:
-        """Return the sort key of a cell, "" where the value is missing; None if it is sorted by its text."""
+        """Return the sort key of a cell, "" where the value is missing; None if it is sorted by its text.
+
+        The text is the key of a number that is shown in full, which is most of a page's numbers.
+        """
         number = value.sort_key if isinstance(value, Cell) else value
         if isinstance(number, str):
             return None if number else ""
-        return f"{number:.10g}" if number is not None and math.isfinite(number) else ""
+        key = f"{number:.10g}" if number is not None and math.isfinite(number) else ""
+        return None if key and self.numeric and key == self.text(value).replace(",", "") else key
 
 
 def text(title: str, help: str = "", choices: bool = False, missing: str = MISSING, long: bool = False) -> Column:

@@ -1,4 +1,4 @@
-"""Charts of a comparison: time and throughput by number of accelerators, accuracy curves, and phases of runs."""
+"""Charts of a benchmark's results: time and throughput by accelerators, curves of the metric, and phases of runs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.comparison.page.families import OTHERS, Families, family_of, fastest_at_each_size, rate_of, size_of
-from podium.comparison.page.labels import tooltip
+from podium.comparison.page.labels import short_tooltip, tooltip
 from podium.comparison.result import Result, mean_if_all_known
 from podium.core.text import label
 from podium.html.chart import BASE, SERIES, Canvas, Chart, series_style
+from podium.mllog.benchmarks import Target
 
 LEGEND_ROW_INCHES = 0.19
 MARKER_FILL_ALPHA = 0.5  # so that points that cover one another can be distinguished
@@ -44,16 +44,22 @@ def time_chart(families: Families) -> Chart:
 
 
 def throughput_chart(families: Families) -> Chart:
-    """Return the chart of sequences/s per accelerator by number of accelerators."""
+    """Return the chart of samples/s per accelerator by number of accelerators."""
     return _chart_by_size(
         families,
         rate_of,
-        "sequences/s per accelerator",
+        "samples/s per accelerator",
         lines=False,
         title="Throughput of an accelerator by number of accelerators",
         caption="Samples to the target divided by time, evaluation included, per accelerator. If systems scale "
-        "linearly, the points of a family are at the same height.",
+        f"linearly, the points of a family are at the same height.{_sample_sentence(families.results)}",
     )
+
+
+def _sample_sentence(results: Sequence[Result]) -> str:
+    """Return what a sample of these results' benchmark is, as a sentence after others; empty where it is not known."""
+    rules = results[0].rules if results else None
+    return "" if rules is None else f" Sample: {rules.sample}."
 
 
 def _chart_by_size(
@@ -165,7 +171,7 @@ def ticks(low: float, high: float, most: int, base: int) -> list[float]:
 
 
 def best_rates_chart(results: Sequence[Result]) -> Chart:
-    """Return the chart of sequences/s per accelerator and its share of the peak: a bar for each result, by rate."""
+    """Return the chart of samples/s per accelerator and its share of the peak: a bar for each result, by rate."""
     ordered = sorted(results, key=lambda one: (-(rate_of(one) or 0.0), one.name))
     highest = max((rate_of(one) or 0.0 for one in ordered), default=1.0)
 
@@ -176,14 +182,15 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             (bar,) = canvas.axes.barh([row], [rate], height=0.62, color=colour)
             canvas.add_tooltips(bar, [tooltip(result)])
             part = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
-            canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center")
+            text = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # a sample of some benchmarks takes seconds
+            canvas.axes.text(rate + 0.01 * highest, row, f"{text}{part}", va="center")
         canvas.label_rows([label(one.short_name if one.own else family_of(one), 24) for one in ordered])
         canvas.axes.set_xlim(0, highest * (1.75 if canvas.narrow else 1.25))
-        canvas.axes.set_xlabel("sequences/s per accelerator")
+        canvas.axes.set_xlabel("samples/s per accelerator")
 
     return Chart(
         "Highest throughput of each family",
-        "The published result with the most sequences/s per accelerator of each kind of accelerator, evaluation "
+        "The published result with the most samples/s per accelerator of each kind of accelerator, evaluation "
         "included, and its share of the accelerator's peak if that is known.",
         draw,
         height=0.9 + 0.3 * len(ordered),
@@ -193,15 +200,15 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
 
 CURVE_POSITIONS = 24
 MAX_SAMPLES = 1e10  # evaluations after more samples are errors of a log, and are not drawn
-MILLION = 1e6
-NEAR_TARGET = TARGET_ACCURACY - 0.02
+MARGIN_NEAR_TARGET = 0.03  # share of the target by which values in the zoomed chart are worse than it
+SAMPLE_UNITS = ((1e6, "million samples"), (1e3, "thousand samples"), (1, "samples"))
 Array = NDArray[np.float64]
 
 
-def accuracy_curves(result: Result) -> tuple[Array, Array] | None:
-    """Return positions in samples [CURVE_POSITIONS] and the runs' accuracies there [runs, CURVE_POSITIONS].
+def metric_curves(result: Result) -> tuple[Array, Array] | None:
+    """Return positions in samples [CURVE_POSITIONS] and the runs' values of the metric there [runs, CURVE_POSITIONS].
 
-    Accuracies are interpolated linearly between evaluations, and constant after the last one. Evaluations without a
+    Values are interpolated linearly between evaluations, and constant after the last one. Evaluations without a
     plausible number of samples are left out, as are runs with fewer than two evaluations. None if no run is left.
     """
     curves = []
@@ -221,50 +228,85 @@ def accuracy_curves(result: Result) -> tuple[Array, Array] | None:
     return positions, np.array([np.interp(positions, curve[:, 0], curve[:, 1]) for curve in curves])
 
 
+def curve_targets(results: Sequence[Result]) -> tuple[Target, ...]:
+    """Return the distinct targets of the first metric of these results' runs; rounds may differ in it."""
+    found = {run.targets[0].value: run.targets[0] for result in results for run in result.runs if run.targets}
+    return tuple(found.values())
+
+
 def curves_chart(results: Sequence[Result], zoomed: bool) -> Chart:
-    """Return the chart of accuracy by samples, of results with `accuracy_curves`; `zoomed`: only near the target."""
+    """Return the chart of the metric by samples, of results of one benchmark with `metric_curves`.
+
+    `zoomed` shows only the part near the target, which must be known.
+    """
+    targets = curve_targets(results)
+    values_of_targets = [target.value for target in targets]
+    metric = targets[0].metric if targets else "quality"
+    falling = bool(targets) and targets[0].lower_is_better
+
+    def is_visible(median: Array) -> NDArray[np.bool_]:
+        if not zoomed:
+            return np.ones(median.shape, dtype=bool)
+        return median <= _worst_near(targets) if falling else median >= _worst_near(targets)
 
     def draw(canvas: Canvas) -> None:
-        floor = NEAR_TARGET if zoomed else 0.0
         lines, lows, highs = [], [], []
-        for number, result in enumerate(results):
-            known = accuracy_curves(result)
+        curves = [metric_curves(result) for result in results]
+        last = max(float(curve[0][-1]) for curve in curves if curve is not None)
+        unit, unit_name = next(one for one in SAMPLE_UNITS if last >= one[0] or one[0] == 1)
+        for number, (result, known) in enumerate(zip(results, curves, strict=True)):
             assert known is not None, "only results whose evaluations count samples have a curve"
             positions, values = known
             median, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
             style, width = series_style(number), 2.4 if result.own else 1.4
-            canvas.axes.fill_between(positions / MILLION, low, high, color=style["color"], alpha=0.15, linewidth=0)
+            canvas.axes.fill_between(positions / unit, low, high, color=style["color"], alpha=0.15, linewidth=0)
             canvas.axes.plot(
-                positions / MILLION, median, color=style["color"], linestyle=style["linestyle"], linewidth=width
+                positions / unit, median, color=style["color"], linestyle=style["linestyle"], linewidth=width
             )
-            visible = median >= floor
+            visible = is_visible(median)
             (points,) = canvas.axes.plot(
-                positions[visible] / MILLION, median[visible], style["marker"], color=style["color"], markersize=4
+                positions[visible] / unit, median[visible], style["marker"], color=style["color"], markersize=4
             )
             at_points = zip(positions[visible], median[visible], low[visible], high[visible], strict=True)
             texts = [
                 f"after {at:,.0f} samples: {mid:.4f} ({least:.4f} to {most:.4f})" for at, mid, least, most in at_points
             ]
-            canvas.add_tooltips(points, [tooltip(result, text) for text in texts])
+            canvas.add_tooltips(points, [short_tooltip(result, text) for text in texts])
             lines.append(Line2D([], [], **style, linewidth=width, markersize=5))
             lows.append(float(low.min()))
             highs.append(float(high.max()))
-        canvas.axes.axhline(TARGET_ACCURACY, color=BASE["ink"].light, linewidth=1, linestyle="--")
-        top, bottom = max(*highs, TARGET_ACCURACY), floor if zoomed else max(min(*lows, TARGET_ACCURACY), 0.0)
+        for value in values_of_targets:
+            canvas.axes.axhline(value, color=BASE["ink"].light, linewidth=1, linestyle="--")
+        bottom, top = min([*lows, *values_of_targets]), max([*highs, *values_of_targets])
         margin = max(0.04 * (top - bottom), 1e-3)
-        canvas.axes.set_ylim(bottom if zoomed else bottom - margin, top + margin)
-        canvas.axes.set_xlabel("million samples")
-        canvas.axes.set_ylabel("masked-LM accuracy")
+        bottom, top = bottom - margin, top + margin
+        if zoomed and falling:
+            top = _worst_near(targets)
+        elif zoomed:
+            bottom = _worst_near(targets)
+        canvas.axes.set_ylim(bottom, top)
+        canvas.axes.set_xlabel(unit_name)
+        canvas.axes.set_ylabel(metric)
         canvas.legend(lines, [result.short_name for result in results], columns=2, narrow=1)
 
+    reached = "The dashed line is the target, " + " or ".join(f"{value:g}" for value in values_of_targets)
+    if falling:
+        reached += "; lower is better"
+    target_text = f" {reached}. A run that has reached it keeps its last value." if targets else ""
     return Chart(
-        "The last part, near the target" if zoomed else "Accuracy by samples trained on",
-        f"The median of each result's runs, and the band from their lowest to their highest. The dashed line is the "
-        f"target, {TARGET_ACCURACY:.3f}. A run that has reached it keeps its last accuracy.",
+        "The last part, near the target" if zoomed else f"{metric[:1].upper()}{metric[1:]} by samples trained on",
+        f"The median of each result's runs, and the band from their lowest to their highest.{target_text}",
         draw,
         height=4.2 + LEGEND_ROW_INCHES * -(-len(results) // 2),
         narrow_height=3.8 + LEGEND_ROW_INCHES * len(results),
     )
+
+
+def _worst_near(targets: Sequence[Target]) -> float:
+    """Return the worst value that the zoomed chart shows."""
+    if targets[0].lower_is_better:
+        return max(target.value for target in targets) * (1 + MARGIN_NEAR_TARGET)
+    return min(target.value for target in targets) * (1 - MARGIN_NEAR_TARGET)
 
 
 PHASES = ("starting", "training", "training and evaluation", "evaluation", "closing")

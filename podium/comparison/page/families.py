@@ -30,7 +30,7 @@ def size_of(result: Result) -> int | None:
 
 @dataclass(frozen=True)
 class Families:
-    """BERT-large results with a time, by family."""
+    """Results of one benchmark with a time, by family."""
 
     results: tuple[Result, ...]
 
@@ -68,7 +68,10 @@ class Families:
 
 
 def group_by_family(results: Sequence[Result]) -> Families:
-    """Return the families of the results of BERT-large whose time and size are known and can be drawn."""
+    """Return the families of the results of one benchmark whose time and size are known and can be drawn.
+
+    Runs of BERT that did not train BERT-large are left out.
+    """
     timed = [result for result in results if result.full_size and result.minutes is not None and size_of(result)]
     return Families(tuple(result for result in timed if can_be_drawn(result.ranking_minutes())))
 

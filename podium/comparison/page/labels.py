@@ -2,6 +2,7 @@
 
 from podium.comparison.page.families import rate_of
 from podium.comparison.result import Result
+from podium.comparison.table import format_rate
 
 
 def tooltip(result: Result, *more: str) -> str:
@@ -12,7 +13,7 @@ def tooltip(result: Result, *more: str) -> str:
     lines = [f"{result.short_name} ({where})", hardware, format_time(result), *more]
     rate = rate_of(result)
     if rate is not None:
-        lines.append(f"{rate:,.1f} sequences/s per {'accelerator' if result.accelerators else 'node'}")
+        lines.append(f"{format_rate(rate)} samples/s per {'accelerator' if result.accelerators else 'node'}")
     if result.utilization is not None:
         lines.append(f"{100 * result.utilization:.1f} % of the peak")
     if result.samples_to_target is not None:
@@ -22,6 +23,13 @@ def tooltip(result: Result, *more: str) -> str:
     if result.repeats is not None:
         lines.append(f"the same runs as {result.repeats}")
     return "\n".join(lines)
+
+
+def short_tooltip(result: Result, *more: str) -> str:
+    """Return the lines of a tooltip of which a result has many: name and hardware, then `more`."""
+    return "\n".join(
+        [f"{result.short_name} ({result.round or 'your own'})", result.hardware("accelerators unknown"), *more]
+    )
 
 
 def format_time(result: Result) -> str:

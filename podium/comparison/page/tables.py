@@ -7,7 +7,7 @@ from typing import TypeVar
 from podium.comparison.cost import Cost, Costs
 from podium.comparison.page.charts import PhaseTimes, phase_times
 from podium.comparison.result import Result
-from podium.comparison.table import ScalingPoint
+from podium.comparison.table import ScalingPoint, format_rate
 from podium.html.table import Cell, Column, Table, Value, number, share, text
 
 UNKNOWN = "unknown"
@@ -18,6 +18,19 @@ _NAMES: Columns[Result] = (
     (text("System"), lambda result: result.system),
     (text("Submitter", choices=True), lambda result: result.submitter),
     (text("Round", choices=True), lambda result: result.round or "own"),
+    (text("Benchmark", choices=True), lambda result: result.benchmark),
+)
+# Columns that are left out of a table in which no result has a value.
+_OPTIONAL: Columns[Result] = (
+    (
+        text("RCP", "whether the samples to the target pass the check against the reference convergence points", True),
+        lambda result: result.rcp,
+    ),
+    (
+        number("Scaling factor", 4, "of the score, where the runs needed fewer samples than the reference allows"),
+        lambda result: result.scaling_factor,
+    ),
+    (number("Energy (MJ)", 1, "of a run"), lambda result: _megajoules(result)),
 )
 _RESULTS: Columns[Result] = (
     (text("Division", choices=True, missing=UNKNOWN), lambda result: result.division),
@@ -37,14 +50,18 @@ _RESULTS: Columns[Result] = (
         lambda result: result.spread.cause if result.spread else None,
     ),
     (number("Samples to target", help="mean of the runs that converged"), lambda result: result.samples_to_target),
-    (number("Batch size"), lambda result: result.global_batch_size),
-    (number("Samples/s", 0, "samples divided by time, evaluation included"), lambda result: result.samples_per_second),
-    (number("Samples/s per accel.", 1), lambda result: result.samples_per_second_per_accelerator),
+    (number("GBS", help="global batch size, in samples"), lambda result: result.global_batch_size),
+    (
+        Column("Samples/s", format_rate, "samples divided by time, evaluation included"),
+        lambda result: result.samples_per_second,
+    ),
+    (Column("Samples/s per accel.", format_rate), lambda result: result.samples_per_second_per_accelerator),
     (
         share("MFU", help="model FLOPs utilization: fraction of the accelerator's peak", missing=UNKNOWN),
         lambda result: result.utilization,
     ),
     (share("Evaluation", help="fraction of the runs' time", missing=UNKNOWN), lambda result: result.evaluation_share),
+    *_OPTIONAL,
     (
         number("Runs", help="converged runs of all runs"),
         lambda result: Cell(f"{len(result.converged)} of {len(result.runs)}", float(len(result.converged))),
@@ -55,7 +72,9 @@ _RESULTS: Columns[Result] = (
 
 def results_table(title: str, results: Sequence[Result], caption: str = "") -> Table:
     """Return the table of results, a row for each."""
-    return _table(title, _RESULTS, [(result, result) for result in results], caption)
+    unused = [column for column, cell in _OPTIONAL if all(cell(result) is None for result in results)]
+    columns = [one for one in _RESULTS if one[0] not in unused]
+    return _table(title, columns, [(result, result) for result in results], caption)
 
 
 def time_table(results: Sequence[Result]) -> Table:
@@ -77,7 +96,7 @@ def scaling_table(scaled: Sequence[Sequence[ScalingPoint]]) -> Table:
     columns: Columns[ScalingPoint] = (
         (text("Accelerator", choices=True, missing=UNKNOWN), lambda size: _accelerator(size.result)),
         (number("Accel."), lambda size: size.result.accelerators),
-        (number("Batch size"), lambda size: size.result.global_batch_size),
+        (number("GBS"), lambda size: size.result.global_batch_size),
         (number("Minutes", 3), lambda size: size.result.minutes),
         (share("Samples/s per accel.", help="relative to the smallest size"), lambda size: size.throughput),
         (
@@ -117,6 +136,10 @@ def _table(title: str, columns: Columns[Row], rows: Sequence[tuple[Result, Row]]
         caption,
         [index for index, (result, _) in enumerate(rows) if result.own],
     )
+
+
+def _megajoules(result: Result) -> float | None:
+    return None if result.energy_joules is None else result.energy_joules / 1e6
 
 
 def _accelerator(result: Result) -> str | None:

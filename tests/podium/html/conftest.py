@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from podium.html.chart import GROUP_ID, Canvas, Chart, page_svg
-from podium.html.page import _environment
+from podium.html.chart import GROUP_ID, Canvas, Chart
+from podium.html.page import _chart_svg, _environment
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -107,7 +107,8 @@ def sketch(chart: Chart, prefix: str, narrow: bool) -> str:
         else:
             assert len(texts) == 1, chart.title
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    inner = "".join(f"<title>{escape(text)}</title>" for texts in canvas.tooltips for text in texts)
+    texts = [] if narrow else [text for texts in canvas.tooltips for text in texts]  # as in a page
+    inner = "".join(f"<title>{escape(text)}</title>" for text in texts)
     inner += "".join(f"<text>{escape(text)}</text>" for text in labels)
     return f'<svg aria-label="{escape(chart.title)}">{inner}</svg>'
 
@@ -117,7 +118,7 @@ def sketch_charts(drawn: Collection[str] = ()) -> Iterator[None]:
     """Replace the charts of pages by sketches, except for charts with these titles."""
 
     def svg(chart: Chart, prefix: str, narrow: bool) -> str:
-        return (page_svg if chart.title in drawn else sketch)(chart, prefix, narrow)
+        return (_chart_svg if chart.title in drawn else sketch)(chart, prefix, narrow)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_environment().globals, "chart_svg", svg)

@@ -24,6 +24,7 @@ from podium.html.chart import (
     standalone_svg,
     style_sheet,
 )
+from podium.html.page import Section, render_page
 from tests.podium.html.conftest import HOSTILE
 
 
@@ -55,6 +56,14 @@ def test_points_and_bars_have_tooltips() -> None:
     for narrow in (False, True):
         found = points(page_svg(chart(), "a", narrow))
         assert sorted(found) == [("0", "first"), ("0", "second"), ("0", "third"), ("1", "bar 0"), ("2", "bar 1")]
+
+
+def test_the_narrow_chart_of_a_page_has_its_tooltips_once() -> None:
+    """The script takes them from the wide chart, point by point."""
+    html = render_page("Page", "", [Section("Section", [chart()])])
+    wide, narrow = (points(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.S))
+    assert [group for group, _ in wide] == [group for group, _ in narrow] and len(wide) == 5
+    assert all(text for _, text in wide) and not any(text for _, text in narrow)
 
 
 def test_tooltips_are_in_the_order_of_the_points() -> None:

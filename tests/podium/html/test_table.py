@@ -11,6 +11,8 @@ from podium.html.table import MISSING, Cell, Value, number, share, text
         (1234567.891, "1,234,567.9", "1234567.891"),
         (3, "3.0", "3"),
         (0, "0.0", "0"),
+        (2.5, "2.5", None),
+        (1234.5, "1,234.5", None),
         (None, MISSING, ""),
         (float("nan"), MISSING, ""),
         (float("inf"), MISSING, ""),
@@ -19,7 +21,7 @@ from podium.html.table import MISSING, Cell, Value, number, share, text
         (Cell("not known", None), "not known", ""),
     ],
 )
-def test_number_column(value: Value, expected: str, key: str) -> None:
+def test_number_column(value: Value, expected: str, key: str | None) -> None:
     column = number("Time (s)", 1)
     assert (column.text(value), column.sort_key(value)) == (expected, key)
     assert column.numeric

@@ -52,7 +52,7 @@ def test_page_of_a_run_has_all_charts_and_its_outcome(make_run: MakeRun) -> None
     facts = dict(zip(parsed.texts_in("dt"), parsed.texts_in("dd"), strict=True))
     assert facts["time"] == "40.00 s" and facts["precision"] == "auto: bf16" and facts["learning rate"] == "0.0015"
     texts = tooltips(parsed)
-    assert texts.count("run_0, 640 samples\naccuracy 0.7300") == 2
+    assert texts.count("run_0, 640 samples\naccuracy 0.7300") == 1
     assert "run_0, 16 samples\nmasked-LM loss 5.99" in texts
     assert "run_0, forward\n20.00 ms per step, 25.0%" in texts
     assert "run_0, 100% of steps\nmax/mean at most 1.1000" in texts

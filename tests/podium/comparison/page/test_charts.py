@@ -12,9 +12,9 @@ from podium.comparison.page.charts import (
     CURVE_POSITIONS,
     PHASES,
     PhaseTimes,
-    accuracy_curves,
     best_rates_chart,
     curves_chart,
+    metric_curves,
     phase_times,
     phase_times_chart,
     throughput_chart,
@@ -120,7 +120,7 @@ def test_tooltips_of_results() -> None:
         "ORG 8-60 (v2.0, closed)",
         "8×NVIDIA A100 SXM",
         "1.100 min (measured 1.000 min, scaled)",
-        "5,000.0 sequences/s per accelerator",
+        "5,000.0 samples/s per accelerator",
         f"{100 * 5000 * 497.5e9 / 312e12:.1f} % of the peak",
         "2,400,000 samples to the target",
         "batch size 448",
@@ -164,8 +164,8 @@ def run(*points: tuple[float | None, float]) -> Run:
     return make_run(evaluations=evaluations_at((10.0 * n, *point) for n, point in enumerate(points, 1)))
 
 
-def test_accuracy_is_linear_between_evaluations_and_constant_after_the_last() -> None:
-    known = accuracy_curves(make_result([run((100, 0.2), (200, 0.6)), run((1, 0.003), (300, 0.9))]))
+def test_a_metric_is_linear_between_evaluations_and_constant_after_the_last() -> None:
+    known = metric_curves(make_result([run((100, 0.2), (200, 0.6)), run((1, 0.003), (300, 0.9))]))
     assert known is not None
     positions, values = known
     assert positions.tolist() == np.linspace(100, 300, CURVE_POSITIONS).tolist() and values.shape == (
@@ -181,14 +181,14 @@ def test_accuracy_is_linear_between_evaluations_and_constant_after_the_last() ->
 
 def test_runs_without_samples_or_with_one_evaluation_have_no_curve() -> None:
     without_samples, single = run((None, 0.2), (None, 0.6)), run((100, 0.7))
-    assert accuracy_curves(make_result([without_samples, single])) is None
-    assert accuracy_curves(make_result([])) is None
-    known = accuracy_curves(make_result([without_samples, single, run((100, 0.2), (200, 0.7))]))
+    assert metric_curves(make_result([without_samples, single])) is None
+    assert metric_curves(make_result([])) is None
+    known = metric_curves(make_result([without_samples, single, run((100, 0.2), (200, 0.7))]))
     assert known is not None and known[1].shape == (1, CURVE_POSITIONS)
 
 
 def test_evaluations_that_are_out_of_order_or_repeated_are_sorted() -> None:
-    known = accuracy_curves(make_result([run((200, 0.6), (100, 0.2), (200, 0.6))]))
+    known = metric_curves(make_result([run((200, 0.6), (100, 0.2), (200, 0.6))]))
     assert known is not None
     positions, (values,) = known
     assert (positions[0], positions[-1], values[0], values[-1]) == (100, 200, 0.2, 0.6)
@@ -219,7 +219,7 @@ def test_zoomed_curves_of_results_far_from_the_target_are_drawn() -> None:
 
 @pytest.mark.parametrize("wrong", [(2e6, 700.0), (2e6, -3.0), (-5.0, 0.6), (1e300, 0.6)])
 def test_implausible_evaluations_are_left_out(wrong: tuple[float, float]) -> None:
-    known = accuracy_curves(make_result([run((1e6, 0.5), wrong, (3e6, 0.7))]))
+    known = metric_curves(make_result([run((1e6, 0.5), wrong, (3e6, 0.7))]))
     assert known is not None
     assert (known[0][0], known[0][-1]) == (1e6, 3e6)
     assert known[1].min() == 0.5 and known[1].max() == 0.7

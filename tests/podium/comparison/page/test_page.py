@@ -9,12 +9,13 @@ import pytest
 
 from podium.comparison.cost import Cost, Costs
 from podium.comparison.load import Comparison
-from podium.comparison.page.page import MAX_CURVES, charts_by_name, comparison_page, write_svg_files
+from podium.comparison.page.page import Limits, charts_by_name, comparison_page, write_svg_files
 from podium.comparison.result import Result
+from podium.mllog.benchmarks import benchmarks
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content, sketch_charts
 
-SECTIONS = ["Results", "Time to train", "Throughput", "Accuracy", "Where the time goes", "Anomalies"]
+SECTIONS = ["Results", "Time to train", "Throughput", "Convergence", "Where the time goes", "Anomalies"]
 
 
 def compare(*results: Result, notes: tuple[str, ...] = ()) -> Comparison:
@@ -140,8 +141,8 @@ def test_own_results_are_marked_and_in_every_chart() -> None:
     rows = [one.get("class") for one in Parsed(html).all("tr")]
     assert rows[:3] == [None, None, "marked"]
     charts = re.findall(r"<svg.*?</svg>", html, re.S)
-    has_own = ["mine" in svg for svg in charts]
-    assert len(charts) == 12 and has_own.count(False) == 2, "all but the published best of each family, wide and narrow"
+    has_own = ["mine" in svg for svg in charts[::2]]  # the wide charts, which have the tooltips
+    assert len(charts) == 12 and has_own.count(False) == 1, "all but the published best of each family"
 
 
 def test_results_without_size_or_time_are_counted() -> None:
@@ -152,9 +153,67 @@ def test_results_without_size_or_time_are_counted() -> None:
 
 def test_the_number_of_curves_is_limited() -> None:
     many = [make_result(accelerator=f"accelerator {n}", kind=None, system=f"system-{n:02d}") for n in range(30)]
-    svg = re.findall(r"<svg[^>]*Accuracy by samples.*?</svg>", page_of(compare(*many)), re.S)
+    svg = re.findall(r"<svg[^>]*Masked-LM accuracy by samples.*?</svg>", page_of(compare(*many)), re.S)
     assert len(svg) == 2
-    assert len(set(re.findall(r"system-\d\d", svg[0]))) == MAX_CURVES
+    assert len(set(re.findall(r"system-\d\d", svg[0]))) == Limits().curves
+
+
+def of_benchmark(name: str, metric: float, **changes: object) -> Result:
+    evaluations = evaluations_at([(250, 6e5, 2 * metric), (500, 1.2e6, 1.01 * metric), (1000, 2.4e6, metric)])
+    evaluations = tuple(one._replace(passes=one.accuracy == metric) for one in evaluations)
+    runs = [make_run(1000.0 + n, benchmark=name, evaluations=evaluations, tensors=0) for n in range(10)]
+    return make_result(runs, benchmark=name, **changes)
+
+
+def test_a_page_of_one_other_benchmark_has_its_metric_and_name() -> None:
+    html = page_of(compare(of_benchmark("llama31_8b", 3.3), of_benchmark("llama31_8b", 3.2, accelerators=16)))
+    assert headings(html) == [*SECTIONS[:4], "Scaling", *SECTIONS[4:]]
+    assert "<h1>MLPerf Training results: Llama 3.1 8B pretraining</h1>" in html
+    assert "Log perplexity by samples trained on" in html and "The last part, near the target" in html
+    assert "target, 3.3; lower is better" in html and "Sample: sequence of 8,192 tokens." in html
+    assert "log perplexity ≤ 3.3" in html and "BERT-large</h3>" not in html and "masked-LM" not in html
+    assert cells(html, "Benchmark") == ["llama31_8b"] * 2
+
+
+def test_a_page_of_several_benchmarks_has_a_section_for_each() -> None:
+    results = [of_benchmark("llama31_8b", 3.3), of_benchmark("llama31_8b", 3.2, system="B"), make_result()]
+    unknown = of_benchmark("chess_2030", 1500.0, system="C")
+    html = page_of(compare(*results, unknown))
+    sections = ["chess_2030", "Llama 3.1 8B pretraining", "BERT-large pretraining"]
+    found = headings(html)
+    assert found[0] == "Results" and set(found[1:4]) == set(sections) and found[4:] == SECTIONS[4:]
+    assert cells(html, "Benchmark") == ["llama31_8b", "llama31_8b", "bert", "chess_2030"]
+    assert cells(html, "Score (min)")[3] == "–", "the rules of chess_2030 are not known"
+    of_llama = html[html.index("Llama 3.1 8B pretraining</h2>") :]
+    of_llama = of_llama[: of_llama.index("</section>")]
+    assert "SYS" in of_llama and "chess" not in of_llama and "bert" not in of_llama
+    assert "llama31_8b: Time to train by number of accelerators" in of_llama
+    assert list(charts_by_name(compare(*results)))[:2] == ["bert-time-to-train", "bert-throughput"]
+
+
+def test_the_page_of_many_results_stays_small() -> None:
+    """The rounds from 3.0 to 5.1 have some 1,000 results of 16 benchmarks."""
+    names = [name for name, one in benchmarks().items() if one.runs == 10]
+    results = [
+        of_benchmark(name, 0.9, system=f"system-{n}", accelerators=2 ** (n % 10), round=f"v{3 + n % 3}.0")
+        for name in names
+        for n in range(6)
+    ]
+    assert Limits.of_page(len(names)).curves < Limits().curves
+    html = page_of(compare(*results))
+    titles = html.count("<title>")
+    assert len(html) < 4_500 * len(results) and titles < 10 * len(results)
+
+
+def test_columns_without_values_are_left_out() -> None:
+    plain = page_of(compare(make_result()))
+    for column in ("RCP", "Scaling factor", "Energy (MJ)"):
+        assert f">{column}</th>" not in plain
+    html = page_of(
+        compare(make_result(rcp="Pass", scaling_factor=1.0333, energy_joules=1.25e8), make_result(system="OTHER"))
+    )
+    assert cells(html, "RCP") == ["Pass", "–"] and cells(html, "Scaling factor") == ["1.0333", "–"]
+    assert cells(html, "Energy (MJ)") == ["125.0", "–"]
 
 
 def test_hostile_names_are_escaped() -> None:
@@ -198,8 +257,8 @@ def test_svg_files_are_the_charts_of_the_page(tmp_path: Path) -> None:
             "time-to-train",
             "throughput",
             "throughput-of-families",
-            "accuracy",
-            "accuracy-near-target",
+            "convergence",
+            "convergence-near-target",
             "time-spent",
         ]
     )
