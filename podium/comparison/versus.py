@@ -4,6 +4,7 @@ A ratio is of two results of one benchmark with the same number of accelerators,
 side the fastest. The geometric mean is over benchmarks, each of which counts once, whatever its number of sizes.
 """
 
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ class Pair:
         return _ratio(*(None if cost is None else cost.to_train for cost in both))
 
 
+Ratio = Callable[[Pair], float | None]
+TIME: Ratio = operator.attrgetter("time_ratio")
+ENERGY: Ratio = operator.attrgetter("energy_ratio")
+COST: Ratio = operator.attrgetter("cost_ratio")
+
+
 @dataclass(frozen=True)
 class Versus:
     """Two accelerators, by the texts that selected them."""
@@ -67,7 +74,7 @@ class Versus:
         """The benchmarks that the comparison rests on."""
         return tuple(dict.fromkeys(pair.a.benchmark for pair in self.pairs))
 
-    def mean(self, ratio: Callable[[Pair], float | None]) -> float | None:
+    def mean(self, ratio: Ratio) -> float | None:
         """Geometric mean over benchmarks of the geometric means over sizes; None if no pair has the ratio."""
         means = []
         for benchmark in self.benchmarks:
@@ -84,24 +91,24 @@ def compare_accelerators(
 
     Raises UsageError if a name selects no result, or if both select the same accelerator.
     """
-    sides = [_select(text, results) for text in (a, b)]
-    families = [tuple(sorted({one.family or "" for one in side})) for side in sides]
-    common = set(families[0]).intersection(families[1])
+    side_a, side_b = _select(a, results), _select(b, results)
+    a_families, b_families = (tuple(sorted({one.family or "" for one in side})) for side in (side_a, side_b))
+    common = set(a_families).intersection(b_families)
     if common:
         names = printable(format_list(sorted(common), MAX_NAMES))
         raise UsageError(f"--versus {printable(a)} {printable(b)}: both select {names}; name others")
     by_result = {id(one): cost for one, cost in zip(results, costs or (), strict=bool(costs))}
     pairs: list[Pair] = []
     omitted: dict[str, str] = {}
-    for benchmark in sorted({one.benchmark for one in sides[0]} & {one.benchmark for one in sides[1]}):
-        of_benchmark = [[one for one in side if one.benchmark == benchmark] for side in sides]
-        found = list(_pairs(*of_benchmark))
+    for benchmark in sorted({one.benchmark for one in side_a} & {one.benchmark for one in side_b}):
+        of_a, of_b = ([one for one in side if one.benchmark == benchmark] for side in (side_a, side_b))
+        found = list(_pairs(of_a, of_b))
         if not found:
-            sizes = (sorted({one.accelerators or 0 for one in side}) for side in of_benchmark)
+            sizes = (sorted({one.accelerators or 0 for one in side}) for side in (of_a, of_b))
             omitted[benchmark] = " and ".join(format_list([f"{size:,}" for size in side], 8) for side in sizes)
         for one, other in found:
             pairs.append(Pair(one, other, by_result.get(id(one)), by_result.get(id(other))))
-    return Versus(a, b, *families, tuple(pairs), omitted)
+    return Versus(a, b, a_families, b_families, tuple(pairs), omitted)
 
 
 def _select(text: str, results: Sequence[Result]) -> list[Result]:
@@ -156,7 +163,7 @@ def describe_versus(versus: Versus) -> list[str]:
     """Return sentences: which side is faster, by the geometric mean over how many benchmarks, and what is left out."""
     a, b = printable(versus.a), printable(versus.b)
     lines = []
-    mean = versus.mean(lambda pair: pair.time_ratio)
+    mean = versus.mean(TIME)
     if mean is None:
         lines.append(f"{a} and {b} have no benchmark in common with the same number of accelerators.")
     else:
@@ -166,7 +173,7 @@ def describe_versus(versus: Versus) -> list[str]:
             f"geometric mean over {count} benchmark{'s' * (count != 1)}, {pairs} pair{'s' * (pairs != 1)} of results"
         )
         lines.append(f"{a} takes {mean:.3f} times as long as {b} ({_span(ratios)}; {rests}).")
-        for what, ratio in (("energy", lambda p: p.energy_ratio), ("money", lambda p: p.cost_ratio)):
+        for what, ratio in (("energy", ENERGY), ("money", COST)):
             known = [value for pair in versus.pairs if (value := ratio(pair)) is not None]
             found = versus.mean(ratio)
             if found is not None:
@@ -199,10 +206,7 @@ def print_versus(console: Console, versus: Versus) -> None:
 
 
 def _table(versus: Versus) -> Table:
-    optional = [
-        ("energy\nA / B", lambda pair: pair.energy_ratio),
-        ("cost\nA / B", lambda pair: pair.cost_ratio),
-    ]
+    optional = (("energy\nA / B", ENERGY), ("cost\nA / B", COST))
     shown = [(heading, ratio) for heading, ratio in optional if any(ratio(pair) for pair in versus.pairs)]
     a, b = printable(versus.a), printable(versus.b)
     numeric = ["accel.", f"A: {a}\nminutes", f"B: {b}\nminutes", "time\nA / B", *(heading for heading, _ in shown)]
@@ -225,9 +229,9 @@ def _table(versus: Versus) -> Table:
 def as_json(versus: Versus) -> dict[str, Any]:
     """Return the comparison as a JSON object; ratios are of A to B."""
     means = {
-        "time_ratio": versus.mean(lambda pair: pair.time_ratio),
-        "energy_ratio": versus.mean(lambda pair: pair.energy_ratio),
-        "cost_ratio": versus.mean(lambda pair: pair.cost_ratio),
+        "time_ratio": versus.mean(TIME),
+        "energy_ratio": versus.mean(ENERGY),
+        "cost_ratio": versus.mean(COST),
     }
     return {
         "a": versus.a,
