@@ -30,7 +30,7 @@ def parse_bounded_json(text: str) -> tuple[Any, Sequence[str]]:
     """
     # Cheap upper bounds from the text alone, before the decoder allocates anything.
     opened = text.count("[") + text.count("{")
-    if opened + text.count(",") > MAX_VALUES:
+    if len(text) > MAX_VALUES and opened + text.count(",") > MAX_VALUES:
         raise ValueError(f"has more than {MAX_VALUES:,} values")
     try:
         with suppress(_OutOfRangeError):
@@ -74,6 +74,11 @@ _MAX_INT = 10**MAX_DIGITS
 def _decode(text: str) -> Any:
     """Parse JSON, without looking at its numbers: see `_key_count`."""
     try:
+        if text.startswith("{"):
+            with suppress(StopIteration):  # which decode() turns into an error with a message
+                value, end = _DECODER.scan_once(text, 0)  # what decode() does, without its search for white space
+                if end == len(text):
+                    return value
         return _DECODER.decode(text)
     except json.JSONDecodeError:
         raise
@@ -133,18 +138,20 @@ def _nesting_depth(value: Any) -> int:
 
 def _key_count(value: Any) -> int:
     """Number of keys in a value that is nested MAX_DEPTH deep at most. _OutOfRangeError for a number out of range."""
-    kind = type(value)
-    if kind is dict:
-        count = len(value)
-        for item in value.values():
-            if type(item) is not str:
-                count += _key_count(item)
-        return count
-    if kind is list:
-        return sum(map(_key_count, value))
-    if (kind is float and not math.isfinite(value)) or (kind is int and not -_MAX_INT < value < _MAX_INT):
-        raise _OutOfRangeError
-    return 0
+    count, items = (len(value), value.values()) if type(value) is dict else (0, (value,))
+    for item in items:
+        kind = type(item)
+        if kind is int:
+            if not -_MAX_INT < item < _MAX_INT:
+                raise _OutOfRangeError
+        elif kind is float:
+            if not math.isfinite(item):
+                raise _OutOfRangeError
+        elif kind is dict:
+            count += _key_count(item)
+        elif kind is list:
+            count += sum(map(_key_count, item))
+    return count
 
 
 TOKEN = b":::MLLOG "
@@ -196,7 +203,14 @@ DAMAGED = {
 }
 
 
-def read_lines(path: Path) -> Iterator[Event | Anomaly]:
+class Limits(NamedTuple):
+    """Bounds on the events of a log. Reading stops at the first line beyond one of them, which is an anomaly."""
+
+    events: int
+    content: int  # bytes of lines with an event, and 64 for each container in them, as an estimate of memory
+
+
+def read_lines(path: Path, limits: Limits | None = None) -> Iterator[Event | Anomaly]:
     """Yield the events of a log in order, and the anomalies of its lines.
 
     Anomalies that are harmless or frequent come last, one per kind. At most one line and one chunk are in memory.
@@ -204,16 +218,17 @@ def read_lines(path: Path) -> Iterator[Event | Anomaly]:
     """
     try:
         with path.open("rb") as stream:
-            yield from parse_stream(stream)
+            yield from parse_stream(stream, limits)
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError(f"{path}: there is no such log; give the path of a result file") from None
     except OSError as error:
         raise WorkError(f"{path}: the log cannot be read ({error.strerror})") from error
 
 
-def parse_stream(stream: BinaryIO) -> Iterator[Event | Anomaly]:
+def parse_stream(stream: BinaryIO, limits: Limits | None = None) -> Iterator[Event | Anomaly]:
     """As `read_lines`, from an open binary stream."""
     counts: Counter[str] = Counter()
+    events = size = 0
     first: dict[str, tuple[int, str]] = {}
     for number, content, ending in _split_lines(stream):
         event, odd = _parse_line(number, content, ending)
@@ -222,8 +237,16 @@ def parse_stream(stream: BinaryIO) -> Iterator[Event | Anomaly]:
             first.setdefault(kind, (number, what))
             if kind in DAMAGED and counts[kind] <= MAX_REPORTED:
                 yield Anomaly(number, what, kind)
-        if event is not None:
-            yield event
+        if event is None:
+            continue
+        if limits is not None:
+            assert content is not None, "an overlong line has no event"
+            events, size = events + 1, size + len(content) + 64 * (content.count(b"[") + content.count(b"{"))
+            if events > limits.events or size > limits.content:
+                most = f"{limits.events:,} events or {limits.content:,} characters"
+                yield Anomaly(number, f"is where reading stopped: the log has more than {most}", "too_long")
+                break
+        yield event
     for kind, count in counts.items():
         line, what = first[kind]
         if kind in HARMLESS:

@@ -4,9 +4,8 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from podium.mllog.lines import Anomaly, Event, read_lines
+from podium.mllog.lines import Anomaly, Event, Limits, read_lines
 from podium.mllog.run import BERT, RunLog, as_number, build_run_log
 
 LATEST_MS = 1e13  # in the year 2286: upper bound on plausible times
@@ -123,45 +122,24 @@ CHECKS: tuple[Callable[[RunLog], Iterator[Anomaly]], ...] = (
 )
 
 
-MAX_EVENTS = 20_000  # of one log; published ones have up to 5,054
-# Characters in the values and metadata of one log's events; published logs have up to 1.5 MB in all.
-MAX_CONTENT = 8 << 20
+LIMITS = Limits(
+    events=20_000,  # published logs have up to 5,054
+    content=8 << 20,  # published logs have up to 2 MB
+)
 
 
 def read_log(path: Path) -> RunLog:
     """Read an untrusted log. Raises UsageError if it does not exist, WorkError if it cannot be read.
 
-    Reading stops at MAX_EVENTS or MAX_CONTENT, far above what a run logs; an anomaly reports that.
+    Reading stops at LIMITS, far above what a run logs; an anomaly reports that.
     """
     events: list[Event] = []
     anomalies: list[Anomaly] = []
-    content = 0
-    for item in read_lines(path):
+    for item in read_lines(path, LIMITS):
         if isinstance(item, Anomaly):
             anomalies.append(item)
-            continue
-        content += _content_size(item)
-        if len(events) == MAX_EVENTS or content > MAX_CONTENT:
-            limits = f"{MAX_EVENTS:,} events or {MAX_CONTENT:,} characters"
-            anomalies.append(
-                Anomaly(item.line, f"is where reading stopped: the log has more than {limits}", "too_long")
-            )
-            break
-        events.append(item)
+        else:
+            events.append(item)
     log = build_run_log(path, events, anomalies)
     found = [anomaly for check in CHECKS for anomaly in check(log)]
     return replace(log, anomalies=tuple(sorted([*anomalies, *found])))
-
-
-def _content_size(event: Event) -> int:
-    """Approximate size of an event in characters, with 64 for each container, as an estimate of memory."""
-    return len(event.key) + _value_size(event.value) + _value_size(event.metadata)
-
-
-def _value_size(value: Any) -> int:
-    kind = type(value)
-    if kind is str:
-        return len(value)
-    if kind is dict:
-        return 64 + sum(map(len, value)) + sum(map(_value_size, value.values()))
-    return 64 + sum(map(_value_size, value)) if kind is list else 8

@@ -26,7 +26,7 @@ from podium.comparison.anomalies import inconsistencies
 from podium.comparison.build_result import mark_repeats
 from podium.comparison.result import Result
 from podium.mllog.lines import Anomaly, Event, parse_stream
-from podium.mllog.read import MAX_EVENTS, read_log
+from podium.mllog.read import LIMITS, read_log
 from podium.mllog.results_tree import find_packages
 from podium.mllog.run import Run, run_from_json
 from tests.podium.mllog.dialects import logs
@@ -124,7 +124,7 @@ class Fuzzer:
         self.tally.slowest = max(self.tally.slowest, taken)
         assert taken < MAX_SECONDS, f"took {taken:.2f} s"
         assert run_from_json(json.loads(text)) == run
-        assert len(log.events) <= MAX_EVENTS and len(log.anomalies) < 200
+        assert len(log.events) <= LIMITS.events and len(log.anomalies) < 200
         assert all(anomaly.message.isprintable() and len(anomaly.message) < 400 for anomaly in log.anomalies)
         assert_finite(run)
         texts = [run.status, run.benchmark, run.division, run.org, run.platform, *run.hyperparameters.values()]

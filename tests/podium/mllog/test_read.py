@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from podium.mllog.read import MAX_CONTENT, MAX_EVENTS, read_log
+from podium.mllog.lines import Limits
+from podium.mllog.read import LIMITS, read_log
 from podium.mllog.results_tree import find_packages
 from podium.mllog.run import RunLog
 
@@ -117,10 +118,9 @@ def test_evaluations_after_the_target_or_their_block_are_reported(
 
 def test_reading_stops_at_the_limits(write_log_file: Any, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an eighth of the limits; memory is at most six times the characters."""
-    monkeypatch.setattr("podium.mllog.read.MAX_EVENTS", MAX_EVENTS // 8)
-    monkeypatch.setattr("podium.mllog.read.MAX_CONTENT", MAX_CONTENT // 8)
-    log = read_log(write_log_file([line("noise")] * (MAX_EVENTS // 8 + 9)))
-    assert len(log.events) == MAX_EVENTS // 8 and "too_long" in kinds(log)
+    monkeypatch.setattr("podium.mllog.read.LIMITS", Limits(LIMITS.events // 8, LIMITS.content // 8))
+    log = read_log(write_log_file([line("noise")] * (LIMITS.events // 8 + 9)))
+    assert len(log.events) == LIMITS.events // 8 and "too_long" in kinds(log)
     for value in ("x" * 125_000, [[[]]] * 375, {str(i): {} for i in range(375)}):
         path = write_log_file([line("noise", value)] * 100)
         tracemalloc.start()
