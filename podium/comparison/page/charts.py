@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from podium.comparison.page.families import OTHERS, Families, family_of, fastest_at_each_size, rate_of, size_of
-from podium.comparison.page.labels import short_tooltip, tooltip
+from podium.comparison.page.labels import rate_lines, short_tooltip, tooltip
 from podium.comparison.result import Result, mean_if_all_known
 from podium.core.text import label
 from podium.html.chart import BASE, SERIES, Canvas, Chart, series_style
@@ -34,6 +34,7 @@ def time_chart(families: Families) -> Chart:
     return _chart_by_size(
         families,
         lambda result: result.ranking_minutes(),
+        tooltip,
         "minutes to train",
         lines=True,
         title="Time to train by number of accelerators",
@@ -48,6 +49,7 @@ def throughput_chart(families: Families) -> Chart:
     return _chart_by_size(
         families,
         rate_of,
+        lambda result: short_tooltip(result, *rate_lines(result)),
         "samples/s per accelerator",
         lines=False,
         title="Throughput of an accelerator by number of accelerators",
@@ -63,9 +65,18 @@ def _sample_sentence(results: Sequence[Result]) -> str:
 
 
 def _chart_by_size(
-    families: Families, value: Callable[[Result], float | None], label: str, lines: bool, title: str, caption: str
+    families: Families,
+    value: Callable[[Result], float | None],
+    describe: Callable[[Result], str],
+    label: str,
+    lines: bool,
+    title: str,
+    caption: str,
 ) -> Chart:
-    """Return a chart of a value of results by number of accelerators; both axes are logarithmic."""
+    """Return a chart of a value of results by number of accelerators; both axes are logarithmic.
+
+    `describe` returns the tooltip of a result.
+    """
 
     offsets = _side_offsets(families)
 
@@ -91,7 +102,7 @@ def _chart_by_size(
                     **style,
                 },
             )
-            canvas.add_tooltips(drawn, [tooltip(result) for _, result in placed])
+            canvas.add_tooltips(drawn, [describe(result) for _, result in placed])
             handles.setdefault(name, drawn)
 
         for name, results in families.by_name.items():
