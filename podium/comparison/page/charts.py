@@ -196,13 +196,13 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             text = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # a sample of some benchmarks takes seconds
             canvas.axes.text(rate + 0.01 * highest, row, f"{text}{part}", va="center")
         canvas.label_rows([label(one.short_name if one.own else family_of(one), 24) for one in ordered])
-        canvas.axes.set_xlim(0, highest * (1.75 if canvas.narrow else 1.25))
+        canvas.axes.set_xlim(0, highest * (2.3 if canvas.narrow else 1.3))
         canvas.axes.set_xlabel("samples/s per accelerator")
 
     return Chart(
         "Highest throughput of each family",
         "The published result with the most samples/s per accelerator of each kind of accelerator, evaluation "
-        "included, and its share of the accelerator's peak if that is known.",
+        "included, and its share of the dense bf16 peak if that is known.",
         draw,
         height=0.9 + 0.3 * len(ordered),
         narrow_height=0.9 + 0.3 * len(ordered),
