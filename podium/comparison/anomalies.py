@@ -119,7 +119,7 @@ def _check_log_anomalies(result: Result) -> Iterator[str]:
         for kind, anomaly in {one.kind: one for one in reversed(run.anomalies)}.items():
             by_kind.setdefault(kind, []).append(anomaly)
     for kind, anomalies in sorted(by_kind.items()):
-        what = anomalies[0].message if kind not in HARMLESS else anomalies[0].message.partition(",")[0]
+        what = anomalies[0].message if kind not in HARMLESS else anomalies[0].message.partition(", ")[0]
         # A text that begins with a number ("5 line(s) end in CR LF") is about several lines, not about this one.
         counted = what[:1].isdigit()
         where = f"line {anomalies[0].line:,} " if anomalies[0].line and not counted else ""

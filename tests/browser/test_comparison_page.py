@@ -160,7 +160,7 @@ def test_chart_points_are_reachable_by_keyboard(tab: Page, report: Path) -> None
         "(({top, bottom}) => [top, bottom])(document.activeElement.closest('svg').getBoundingClientRect())"
     )
     assert box[0] >= -1 and box[1] <= 901, "the whole chart is visible"
-    assert tab.evaluate(f"!{tip}.hidden") and tooltips[0].startswith("A system-0 (v2.0, closed)\n8 × NVIDIA A100 SXM\n")
+    assert tab.evaluate(f"!{tip}.hidden") and tooltips[0].startswith("A system-0 (v2.0, closed)\n8×NVIDIA A100 SXM\n")
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowDown", "ArrowUp"):
         tab.press(key)
         tooltips.append(tab.evaluate(f"{tip}.textContent"))
@@ -246,7 +246,7 @@ def test_a_thousand_results_are_fast(tab: Page, long_report: Path) -> None:
     assert_no_messages(tab, long_report)
     milliseconds = tab.evaluate(f"""(() => {{
         const begin = performance.now();
-        {header_cell("Seq/s")}.firstChild.click();
+        {header_cell("Samples/s")}.firstChild.click();
         document.body.getBoundingClientRect();
         const search = document.querySelector('input');
         search.value = 'system-09';

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from podium.comparison.page.families import OTHERS, Families, family_of, fastest_at_each_size, rate_of, size_of
-from podium.comparison.page.labels import short_tooltip, tooltip
+from podium.comparison.page.labels import rate_lines, short_tooltip, tooltip
 from podium.comparison.result import Result, mean_if_all_known
 from podium.core.text import label
 from podium.html.chart import BASE, SERIES, Canvas, Chart, series_style
@@ -34,6 +34,7 @@ def time_chart(families: Families) -> Chart:
     return _chart_by_size(
         families,
         lambda result: result.ranking_minutes(),
+        tooltip,
         "minutes to train",
         lines=True,
         title="Time to train by number of accelerators",
@@ -48,6 +49,7 @@ def throughput_chart(families: Families) -> Chart:
     return _chart_by_size(
         families,
         rate_of,
+        lambda result: short_tooltip(result, *rate_lines(result)),
         "samples/s per accelerator",
         lines=False,
         title="Throughput of an accelerator by number of accelerators",
@@ -63,9 +65,18 @@ def _sample_sentence(results: Sequence[Result]) -> str:
 
 
 def _chart_by_size(
-    families: Families, value: Callable[[Result], float | None], label: str, lines: bool, title: str, caption: str
+    families: Families,
+    value: Callable[[Result], float | None],
+    describe: Callable[[Result], str],
+    label: str,
+    lines: bool,
+    title: str,
+    caption: str,
 ) -> Chart:
-    """Return a chart of a value of results by number of accelerators; both axes are logarithmic."""
+    """Return a chart of a value of results by number of accelerators; both axes are logarithmic.
+
+    `describe` returns the tooltip of a result.
+    """
 
     offsets = _side_offsets(families)
 
@@ -91,7 +102,7 @@ def _chart_by_size(
                     **style,
                 },
             )
-            canvas.add_tooltips(drawn, [tooltip(result) for _, result in placed])
+            canvas.add_tooltips(drawn, [describe(result) for _, result in placed])
             handles.setdefault(name, drawn)
 
         for name, results in families.by_name.items():
@@ -185,13 +196,13 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             text = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # a sample of some benchmarks takes seconds
             canvas.axes.text(rate + 0.01 * highest, row, f"{text}{part}", va="center")
         canvas.label_rows([label(one.short_name if one.own else family_of(one), 24) for one in ordered])
-        canvas.axes.set_xlim(0, highest * (1.75 if canvas.narrow else 1.25))
+        canvas.axes.set_xlim(0, highest * (2.3 if canvas.narrow else 1.3))
         canvas.axes.set_xlabel("samples/s per accelerator")
 
     return Chart(
         "Highest throughput of each family",
         "The published result with the most samples/s per accelerator of each kind of accelerator, evaluation "
-        "included, and its share of the accelerator's peak if that is known.",
+        "included, and its share of the dense bf16 peak if that is known.",
         draw,
         height=0.9 + 0.3 * len(ordered),
         narrow_height=0.9 + 0.3 * len(ordered),

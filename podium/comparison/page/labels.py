@@ -10,12 +10,7 @@ def tooltip(result: Result, *more: str) -> str:
     where = f"{result.round}, {result.division or 'division unknown'}" if result.round else "your own"
     cpus_only = f"{result.nodes or 'an unknown number of'} node(s), CPUs only"
     hardware = result.hardware(result.family or "accelerators unknown", cpus_only)
-    lines = [f"{result.short_name} ({where})", hardware, format_time(result), *more]
-    rate = rate_of(result)
-    if rate is not None:
-        lines.append(f"{format_rate(rate)} samples/s per {'accelerator' if result.accelerators else 'node'}")
-    if result.utilization is not None:
-        lines.append(f"{100 * result.utilization:.1f} % of the peak")
+    lines = [f"{result.short_name} ({where})", hardware, format_time(result), *more, *rate_lines(result)]
     if result.samples_to_target is not None:
         lines.append(f"{result.samples_to_target:,.0f} samples to the target")
     if result.global_batch_size is not None:
@@ -23,6 +18,16 @@ def tooltip(result: Result, *more: str) -> str:
     if result.repeats is not None:
         lines.append(f"the same runs as {result.repeats}")
     return "\n".join(lines)
+
+
+def rate_lines(result: Result) -> list[str]:
+    """Return the lines of a tooltip on throughput: samples/s and their share of the peak, where known."""
+    rate, lines = rate_of(result), list[str]()
+    if rate is not None:
+        lines.append(f"{format_rate(rate)} samples/s per {'accelerator' if result.accelerators else 'node'}")
+    if result.utilization is not None:
+        lines.append(f"{100 * result.utilization:.1f} % of the peak")
+    return lines
 
 
 def short_tooltip(result: Result, *more: str) -> str:

@@ -144,7 +144,9 @@ def _sections_of_several(benchmarks: Mapping[str, Sequence[Result]]) -> list[Sec
         charts = [chart for _, chart in _named_charts(families[name], limits)]
         parts: list[Part] = [Facts(_benchmark_facts(name, large))]
         parts += [replace(chart, title=f"{one_line(name)}: {chart.title}") for chart in charts]
-        sections.append(Section(_long_name(name), [*parts, *_omitted_results(large)]))
+        # gnn and rgat have the same title
+        title = _long_name(name) if find_benchmark(name) is None else f"{_long_name(name)} ({one_line(name)})"
+        sections.append(Section(title, [*parts, *_omitted_results(large)]))
     return sections
 
 

@@ -29,6 +29,10 @@ def test_a_consistent_result_has_no_anomalies() -> None:
         ({"seeds": (1_101_000,)}, "2 runs share their seed with another run"),
         ({"anomalies": (Anomaly(7, "has two events", "two_events"),)}, "1 log(s): line 7 has two events"),
         ({"anomalies": (Anomaly(3, "5 line(s) end in CR LF", "crlf"),)}, "1 log(s): 5 line(s) end in CR LF"),
+        (
+            {"anomalies": (Anomaly(3, "1,536 line(s) end in CR LF, the first one", "crlf"),)},
+            "1 log(s): 1,536 line(s) end in CR LF",
+        ),
     ],
 )
 def test_inconsistent_runs_are_reported(changes: dict[str, Any], message: str) -> None:

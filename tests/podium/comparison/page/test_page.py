@@ -179,12 +179,12 @@ def test_a_page_of_several_benchmarks_has_a_section_for_each() -> None:
     results = [of_benchmark("llama31_8b", 3.3), of_benchmark("llama31_8b", 3.2, system="B"), make_result()]
     unknown = of_benchmark("chess_2030", 1500.0, system="C")
     html = page_of(compare(*results, unknown))
-    sections = ["chess_2030", "Llama 3.1 8B pretraining", "BERT-large pretraining"]
+    sections = ["chess_2030", "Llama 3.1 8B pretraining (llama31_8b)", "BERT-large pretraining (bert)"]
     found = headings(html)
     assert found[0] == "Results" and set(found[1:4]) == set(sections) and found[4:] == SECTIONS[4:]
     assert cells(html, "Benchmark") == ["llama31_8b", "llama31_8b", "bert", "chess_2030"]
     assert cells(html, "Score (min)")[3] == "–", "the rules of chess_2030 are not known"
-    of_llama = html[html.index("Llama 3.1 8B pretraining</h2>") :]
+    of_llama = html[html.index("(llama31_8b)</h2>") :]
     of_llama = of_llama[: of_llama.index("</section>")]
     assert "SYS" in of_llama and "chess" not in of_llama and "bert" not in of_llama
     assert "llama31_8b: Time to train by number of accelerators" in of_llama
@@ -193,7 +193,7 @@ def test_a_page_of_several_benchmarks_has_a_section_for_each() -> None:
 
 def test_the_page_of_many_results_stays_small() -> None:
     """The rounds from 3.0 to 5.1 have some 1,000 results of 16 benchmarks."""
-    names = [name for name, one in benchmarks().items() if one.runs == 10]
+    names = [name for name, one in benchmarks().items() if one.runs == 10][:8]
     results = [
         of_benchmark(name, 0.9, system=f"system-{n}", accelerators=2 ** (n % 10), round=f"v{3 + n % 3}.0")
         for name in names
