@@ -161,6 +161,7 @@ FAULTS: dict[str, tuple[Shape, str | None, Plant]] = {
     "run_stop before the evaluation that reaches the target": (L, "run_stop_early", edited(stop_before_its_evaluation)),
     "run_stop an hour late": (R, "run_stop_late", edited(late_from("run_stop", HOUR))),
     "run_stop before run_start": (L, "run_time", edited(later("run_stop", -HOUR))),
+    "a time_ms below 0": (R, "time_digits", edited(lambda events: events[0].update(time_ms=-1))),
     "no run_stop": (R, "run_stop_missing", edited(drop("run_stop"))),
     "40 minutes from init_start to init_stop": (L, "initialisation", edited(later("init_start", -40 * 60_000))),
     "40 minutes from init_stop to run_start": (L, "initialisation", edited(late_from("run_start", 40 * 60_000))),
