@@ -125,16 +125,16 @@ def infer_ruleset(path: Path, packages: Sequence[Package]) -> ChosenRuleset:
 
     A round fits if its ruleset includes every benchmark of the results, by their folders' names.
     """
+    folders = {result.benchmark for package in packages for result in package.results if result.logs}
+    wanted = {name for name in folders if find_benchmark(name) is not None} or _logged_benchmarks(packages)
     named = find_round(path.resolve(), path.resolve())
     found = None if named is None else ruleset_of_round(named)
-    if found is not None:
+    if found is not None and (not wanted or wanted & found.benchmarks.keys()):
         return ChosenRuleset(found, f"the path names round {named}")
-    names = {result.benchmark for package in packages for result in package.results if result.logs}
-    wanted = {name for name in names if find_benchmark(name) is not None} or _logged_benchmarks(packages)
     fitting = [one for one in rulesets().values() if wanted <= one.benchmarks.keys()]
     dated = round_from_dates(_start_times(packages))
     found = None if dated is None else ruleset_of_round(dated)
-    if found in fitting:
+    if found is not None and found in fitting:
         return ChosenRuleset(found, f"the logs' dates are those of round {dated}")
     if fitting:
         return ChosenRuleset(fitting[-1], f"the newest that includes {', '.join(sorted(wanted)) or 'the results'}")

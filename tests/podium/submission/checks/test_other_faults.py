@@ -286,6 +286,8 @@ def test_the_documented_table_is_what_the_tools_find(reports: dict[str, Report])
 
 def test_the_ruleset_is_that_of_the_path_or_of_the_logs(good_packages: dict[str, Path], tmp_path: Path) -> None:
     named = copy_package(good_packages["retinanet"], tmp_path / "training_results_v5.0" / "ORG", RETINANET)
+    # A name with a number of a round that did not have the benchmark is another number.
+    numbered = copy_package(good_packages["retinanet"], tmp_path / "tools-2.0" / "ORG", RETINANET)
     dated = copy_package(good_packages["retinanet"], tmp_path / "ORG", RETINANET)
     later_package = copy_package(good_packages["llama31_8b"], tmp_path / "later" / "ORG", LLAMA)
     year = 365 * 24 * HOUR
@@ -294,6 +296,7 @@ def test_the_ruleset_is_that_of_the_path_or_of_the_logs(good_packages: dict[str,
     )
     expected = {
         named.root: ("v5.0", "the path names round v5.0"),
+        numbered.root: ("v5.1", "the logs' dates are those of round v5.1"),
         dated.root: ("v5.1", "the logs' dates are those of round v5.1"),
         dated.log(): ("v5.1", "the logs' dates are those of round v5.1"),
         later_package.root: ("v6.1", "the newest that includes llama31_8b"),
