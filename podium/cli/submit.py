@@ -83,7 +83,7 @@ def package(
         str | None, typer.Option(metavar="closed|open", help="Refuse systems of the other division.")
     ] = None,
     ruleset_name: Annotated[
-        str, typer.Option("--ruleset", help="The version of MLPerf's rules, such as 4.1.0.")
+        str, typer.Option("--ruleset", help="The version of MLPerf's rules, 1.1.0 to 5.0.0, which include BERT.")
     ] = "5.0.0",
     results: Annotated[
         Path | None,
@@ -108,7 +108,7 @@ def package(
     rule, exits with code 1 and leaves no package.
     """
     from podium.core.errors import UsageError
-    from podium.mllog.rulesets import ruleset
+    from podium.mllog.rulesets import bert_ruleset
     from podium.run.progress import Progress
     from podium.submission.check import check as check_path
     from podium.submission.check import package_json, print_package
@@ -117,7 +117,9 @@ def package(
 
     if division not in (None, "closed", "open"):
         raise UsageError(f"--division: found {division!r}, allowed is closed or open")
-    request = PackageRequest(tuple(systems), out, org, ruleset(ruleset_name), division, results, runs, allow_other_code)
+    request = PackageRequest(
+        tuple(systems), out, org, bert_ruleset(ruleset_name), division, results, runs, allow_other_code
+    )
     made = make_package(request, lambda path, rules: check_path(path, rules).findings, Progress(errors).note)
     print_output(as_json, package_json(made), lambda to: print_package(to, made))
 
@@ -131,7 +133,13 @@ def check(
             "runs (runs/SYSTEM/DATE_TIME), one log, or a .zip, .tar, .tar.gz or .tar.xz of these."
         ),
     ],
-    ruleset: Annotated[str, typer.Option(help="The version of MLPerf's rules, 1.1.0 to 5.0.0.")] = "5.0.0",
+    ruleset: Annotated[
+        str | None,
+        typer.Option(
+            help="The version of MLPerf's rules, 1.1.0 to 6.1.0. Default: that of the round that the path names, else "
+            "of the logs' dates, else the newest with the benchmarks of the results."
+        ),
+    ] = None,
     runs: Annotated[
         Path | None,
         typer.Option(
@@ -151,7 +159,7 @@ def check(
     from podium.submission.check import check as check_path
     from podium.submission.check import print_report
 
-    rules = named(ruleset)
+    rules = None if ruleset is None else named(ruleset)
     with progress_bar() as bar:
         task = bar.add_task("Checking logs", total=None)
         report = check_path(

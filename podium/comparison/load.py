@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from podium.comparison.build_result import add_energy, build_result, mark_repeats
-from podium.comparison.discover import PackageResults, discover_results, round_from_dates
+from podium.comparison.discover import PackageResults, discover_results
 from podium.comparison.result import Result
 from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import private_folder, sha256_of
@@ -40,6 +40,7 @@ from podium.mllog.power import (
 )
 from podium.mllog.read import read_log
 from podium.mllog.results_tree import ResultFolder, sort_logs
+from podium.mllog.rounds import round_from_dates
 from podium.mllog.run import Run, run_from_json
 from podium.submission.archive import Limits, Tally, archive_stem, is_archive, unpack
 

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from podium.comparison.discover import parse_round
 from podium.comparison.load import Comparison
 from podium.comparison.result import Result
 from podium.core.console import UNKNOWN, result_table
 from podium.core.errors import UsageError
 from podium.core.text import printable
 from podium.mllog import system
+from podium.mllog.rounds import parse_round
 
 
 @dataclass(frozen=True)

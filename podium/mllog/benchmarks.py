@@ -4,8 +4,9 @@ The facts and their sources are in benchmarks.yaml. A benchmark that is not in t
 table could provide is None then.
 """
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import cache
 from types import MappingProxyType
@@ -54,6 +55,19 @@ class Target:
         """Whether the metric is a loss, which falls in training."""
         return self.at_most is not None
 
+    def is_beyond_bounds(self, value: float) -> bool:
+        """Whether the value is better than the target, and not counted: beyond the other bound."""
+        return (self.less_than is not None and value >= self.less_than) or (
+            self.at_most is not None and self.more_than is not None and value <= self.more_than
+        )
+
+    @property
+    def bounds(self) -> str:
+        """Both bounds, such as 0 < log perplexity ≤ 3.3."""
+        if self.at_most is not None:
+            return f"{'' if self.more_than is None else f'{self.more_than:g} < '}{self}"
+        return f"{self}{'' if self.less_than is None else f' and < {self.less_than:g}'}"
+
     def is_plausible(self, value: float) -> bool:
         """Whether the value can be one of this metric: from 0 to 1 for an accuracy, 0 or more for a loss."""
         return value >= 0 and (self.lower_is_better or value <= MAX_FRACTION)
@@ -72,6 +86,24 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class EvaluationInterval:
+    """The evaluation schedule of the closed division: every number of samples, in whole batches, without the first."""
+
+    samples: float
+    # The number of evaluations that are left out at the start is the whole part of skip + skip_per_sample x batch size.
+    skip: int = 0
+    skip_per_sample: float = 0.0
+
+    def interval(self, batch_size: float) -> float:
+        """Samples between evaluations, rounded up to whole batches."""
+        return math.ceil(self.samples / batch_size) * batch_size
+
+    def first(self, batch_size: float) -> float:
+        """Samples at the first evaluation."""
+        return (1 + math.floor(self.skip + self.skip_per_sample * batch_size)) * self.interval(batch_size)
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A benchmark's rules and facts. A mapping by round has an entry for each round in which something changed."""
 
@@ -84,6 +116,8 @@ class Benchmark:
     targets: Mapping[str, tuple[Target, ...]]
     progress: Mapping[str, Progress]
     sources: tuple[str, ...]  # explained in benchmarks.yaml
+    # Only where the rules state it as a number; BERT's is in benchmarks.bert.rules.
+    evaluation_interval: Mapping[str, EvaluationInterval] = field(default_factory=dict)
     # Whether the rules have checkpoints evaluated after the run: times of evaluations are then not of the run.
     offline_evaluation: bool = False
     flops_per_sample: float | None = None  # of the forward and backward pass; None where none is published
@@ -99,6 +133,11 @@ class Benchmark:
     def progress_in(self, round_name: str | None) -> Progress | None:
         """Return what counts progress in a round, by default in the newest."""
         return _at_round(self.progress, round_name)
+
+    def evaluation_interval_in(self, round_name: str) -> EvaluationInterval | None:
+        """Return the evaluation schedule of a round; None where it is not known."""
+        known = [name for name in self.evaluation_interval if round_number(name) <= round_number(round_name)]
+        return self.evaluation_interval[max(known, key=round_number)] if known else None
 
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,11 +17,15 @@ from rich.text import Text
 
 from benchmarks.bert.rules import RUNS
 from podium.core.console import MARKS, UNKNOWN, number_table, print_line, summary_table, text_table
-from podium.core.errors import UsageError
+from podium.core.errors import PodiumError, UsageError
 from podium.core.finding import Finding, Severity, has_errors, severity_counts
 from podium.core.text import printable
+from podium.mllog.benchmarks import benchmarks, find_benchmark
+from podium.mllog.read import read_log
 from podium.mllog.results_tree import Package, find_packages
-from podium.mllog.rulesets import Ruleset
+from podium.mllog.rounds import find_round, round_from_dates
+from podium.mllog.rulesets import Ruleset, ruleset_of_round, rulesets
+from podium.mllog.run import Run
 from podium.submission.archive import Limits, Tally, archive_stem, copy_file, copy_tree, is_archive, unpack
 from podium.submission.checks.all_checks import check_package
 from podium.submission.checks.runs import configurations_in
@@ -32,6 +37,17 @@ if TYPE_CHECKING:  # importing these takes a quarter of the start-up time, and a
     from podium.submission.describe import Field
     from podium.submission.package.build import BuiltPackage
     from podium.submission.package.files import SubmittedSystem
+
+
+GIVEN = "as given"
+
+
+@dataclass(frozen=True)
+class ChosenRuleset:
+    """The ruleset of a check."""
+
+    ruleset: Ruleset
+    reason: str  # a sentence fragment
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,7 @@ class Report:
     files: tuple[FileVerdict, ...]
     findings: tuple[Finding, ...]
     scores: tuple[Score, ...]
+    ruleset_reason: str = GIVEN  # where the ruleset is from, as a sentence fragment
 
     @property
     def accepted(self) -> bool:
@@ -61,7 +78,7 @@ class Report:
 
 def check(
     path: Path,
-    ruleset: Ruleset,
+    ruleset: Ruleset | None = None,
     on_start: Callable[[int], None] = lambda logs: None,
     on_checked: Callable[[int], None] = lambda logs: None,
     limits: Limits | None = None,
@@ -69,6 +86,7 @@ def check(
 ) -> Report:
     """Check a package, a folder of packages, results of one system, a set of runs, one log, or an archive of these.
 
+    Without a ruleset it is inferred from the path or the logs: `infer_ruleset`.
     Works on a temporary copy. One callback gets the number of logs before the check, the other the number of logs
     checked since its last call, from any thread. `runs` is a folder of Podium's own runs: their logs are compared with
     their configurations. Raises UsageError where `path` has no results.
@@ -85,18 +103,58 @@ def check(
         scratch = Path(folder) / "scratch"
         scratch.mkdir()
         on_start(sum(len(result.logs) for package in packages for result in package.results))
+        chosen = ChosenRuleset(ruleset, GIVEN) if ruleset is not None else infer_ruleset(path, packages)
+        rules = chosen.ruleset
         own: list[Finding] = []
         configurations = configurations_in(runs) if runs is not None else {}
 
         def run_own_checks() -> None:
-            has_results = any(result.benchmark == "bert" and result.logs for one in packages for result in one.results)
+            results = [result for package in packages for result in package.results]
+            has_results = any(result.benchmark in rules.benchmarks and result.logs for result in results)
             for package in packages:
                 prefix = PurePosixPath(package.root.relative_to(root))
-                for finding in check_package(package, ruleset, configurations, has_results):
+                for finding in check_package(package, rules, configurations, has_results):
                     own.append(replace(finding, path=printable(str(prefix / finding.path))))
 
-        official = run_official_tools(packages, root, scratch, ruleset, on_checked, meanwhile=run_own_checks)
-    return _build_report(path, ruleset, packages, official, [*tally.findings, *official.findings, *own])
+        official = run_official_tools(packages, root, scratch, rules, on_checked, meanwhile=run_own_checks)
+    return _build_report(path, chosen, packages, official, [*tally.findings, *official.findings, *own])
+
+
+def infer_ruleset(path: Path, packages: Sequence[Package]) -> ChosenRuleset:
+    """Infer the ruleset: of the round that the path names, else of the logs' dates, else the newest that fits.
+
+    A round fits if its ruleset includes every benchmark of the results, by their folders' names.
+    """
+    folders = {result.benchmark for package in packages for result in package.results if result.logs}
+    wanted = {name for name in folders if find_benchmark(name) is not None} or _logged_benchmarks(packages)
+    named = find_round(path.resolve(), path.resolve())
+    found = None if named is None else ruleset_of_round(named)
+    if found is not None and (not wanted or wanted & found.benchmarks.keys()):
+        return ChosenRuleset(found, f"the path names round {named}")
+    fitting = [one for one in rulesets().values() if wanted <= one.benchmarks.keys()]
+    dated = round_from_dates(_start_times(packages))
+    found = None if dated is None else ruleset_of_round(dated)
+    if found is not None and found in fitting:
+        return ChosenRuleset(found, f"the logs' dates are those of round {dated}")
+    if fitting:
+        return ChosenRuleset(fitting[-1], f"the newest that includes {', '.join(sorted(wanted)) or 'the results'}")
+    return ChosenRuleset([*rulesets().values()][-1], "the newest; none includes all benchmarks of the results")
+
+
+def _first_logs(packages: Sequence[Package]) -> Iterator[Run]:
+    for package in packages:
+        for result in package.results:
+            for log in result.logs[:1]:
+                with suppress(PodiumError):
+                    yield read_log(log)
+
+
+def _logged_benchmarks(packages: Sequence[Package]) -> set[str]:
+    return {log.benchmark for log in _first_logs(packages) if find_benchmark(log.benchmark) and log.benchmark}
+
+
+def _start_times(packages: Sequence[Package]) -> list[float]:
+    return [log.start_ms for log in _first_logs(packages) if log.start_ms is not None]
 
 
 def _copy_input(path: Path, target: Path, tally: Tally) -> Path:
@@ -158,7 +216,7 @@ def _read_packages(path: Path, copy: Path, tally: Tally) -> list[Package]:
 
 
 def _build_report(
-    path: Path, ruleset: Ruleset, packages: list[Package], official: OfficialResults, findings: list[Finding]
+    path: Path, chosen: ChosenRuleset, packages: list[Package], official: OfficialResults, findings: list[Finding]
 ) -> Report:
     failed = {finding.path for finding in findings if finding.source == "podium" and finding.severity == "error"}
     files = [
@@ -167,7 +225,8 @@ def _build_report(
     ]
     return Report(
         path=str(path),
-        ruleset=ruleset.name,
+        ruleset=chosen.ruleset.name,
+        ruleset_reason=chosen.reason,
         packages=tuple(package.name for package in packages),
         files=tuple(files),
         findings=tuple(
@@ -216,6 +275,8 @@ def print_report(console: Console, report: Report) -> None:
             factor = "" if score.scaling is None else f", scaled by {score.scaling:.4f} for the RCP"
             counted = " (samples by train_samples)" if score.samples_from == "train_samples" else ""
             print_line(console, f"{score.path}: official score {score.minutes:,.3f} min{factor}{counted}")
+    if report.ruleset_reason != GIVEN:
+        print_line(console, f"ruleset {report.ruleset}: {report.ruleset_reason}; --ruleset NAME takes another")
     print_line(console, summary(report), "bold green" if report.accepted else "bold red")
 
 
@@ -224,8 +285,10 @@ def _table_rows(report: Report) -> Iterator[tuple[Text, ...]]:
     by_folder: dict[str, list[FileVerdict]] = {}
     for file in report.files:
         by_folder.setdefault(_display_folder(file.path), []).append(file)
-    folders = dict.fromkeys([*by_folder, *(_display_folder(finding.path) for finding in report.findings)])
-    for folder in sorted(folders):
+    findings: dict[str, list[Finding]] = {}
+    for finding in report.findings:
+        findings.setdefault(_display_folder(finding.path), []).append(finding)
+    for folder in sorted({*by_folder, *findings}):
         by_verdicts: dict[tuple[str, str], list[str]] = {}
         for file in by_folder.get(folder, []):
             by_verdicts.setdefault((file.official, file.podium), []).append(file.path)
@@ -233,11 +296,10 @@ def _table_rows(report: Report) -> Iterator[tuple[Text, ...]]:
             official, podium = (Text(verdict, _VERDICT_STYLES[verdict]) for verdict in verdicts)
             yield Text(_format_paths(folder, paths)), official, podium, Text()
         merged: dict[tuple[Severity, str, str, str], list[str]] = {}
-        for finding in report.findings:
-            if _display_folder(finding.path) == folder:
-                key = finding.severity, finding.source, finding.rule, finding.message
-                line = "" if finding.line is None else f":{finding.line}"
-                merged.setdefault(key, []).append(finding.path + line)
+        for finding in findings.get(folder, []):
+            key = finding.severity, finding.source, finding.rule, finding.message
+            line = "" if finding.line is None else f":{finding.line}"
+            merged.setdefault(key, []).append(finding.path + line)
         for (severity, source, _, message), paths in merged.items():
             found = Text.assemble(MARKS[severity], " ", (source, "bold"), f": {printable(message)}")
             yield Text("  " + _format_paths(folder, paths, named=True)), Text(), Text(), found
@@ -260,7 +322,8 @@ def _format_paths(folder: str, paths: list[str], named: bool = False) -> str:
 def _display_folder(path: str) -> str:
     """Return the folder under which a path is listed: a set of results itself, any other path's parent."""
     pure = PurePosixPath(path)
-    return str(pure if pure.name == "bert" else pure.parent)
+    is_set = pure.name in benchmarks() or pure.parts[-3:-2] == ("results",)
+    return str(pure if is_set and not pure.suffix else pure.parent)
 
 
 FIELD_STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "not detected": "dim"}

@@ -29,11 +29,11 @@ def check_package(
     """Return the findings of all of Podium's checks on a package, in the order of files and lines.
 
     `configurations` are those of Podium's own runs by seed; logs with these seeds are compared with them. With
-    `other_results` another package of the same check has BERT results, so that this one may have none. Raises WorkError
+    `other_results` another package of the same check has results, so that this one may have none. Raises WorkError
     where a file cannot be read.
     """
-    checked = read_package_logs(package)
-    found = list(check_has_results(checked, other_results))
+    checked = read_package_logs(package, ruleset)
+    found = list(check_has_results(checked, ruleset, other_results))
     for check_whole in (*SYSTEM_CHECKS, *LAYOUT_CHECKS, *CONFIGURATION_CHECKS):
         found.extend(check_whole(checked, ruleset))
     for runs in checked.sets:

@@ -18,7 +18,7 @@ READMES = ("readme.md", "readme.txt", "readme.rst", "readme")
 
 
 def _check_code(checked: CheckedPackage, ruleset: Ruleset) -> Findings:
-    """Check that the code is there; without any benchmarks/ it may be submitted elsewhere, which is a warning."""
+    """Check that the code of each benchmark is there. Accepted packages have it in other places too, a warning."""
     root = checked.package.root
     if not (root / "results").is_dir() or not checked.sets:
         return
@@ -26,24 +26,26 @@ def _check_code(checked: CheckedPackage, ruleset: Ruleset) -> Findings:
         message = "there is no benchmarks/; the code that made the results is part of a submission"
         yield Finding.warning(".", "code_missing", message)
         return
-    benchmark = root / "benchmarks" / "bert"
-    implementations = benchmark / "implementations"
-    found = list(list_folders(implementations))
+    for name in sorted({runs.folder.benchmark for runs in checked.sets}):
+        yield from _check_benchmark_code(checked, name)
+
+
+def _check_benchmark_code(checked: CheckedPackage, name: str) -> Findings:
+    benchmark = checked.package.root / "benchmarks" / name
+    found = list(list_folders(benchmark / "implementations"))
     if not found:
-        message = "there is no benchmarks/bert/implementations/NAME; the code that made the results belongs there"
-        yield Finding.error("benchmarks", "code_missing", message)
+        message = f"there is no benchmarks/{name}/implementations/NAME; the code that made the results belongs there"
+        yield Finding.warning("benchmarks", "code_missing", message)
     for folder in found:
         if not any(path.name.lower() in READMES and path.is_file() for path in folder.iterdir()):
             message = "has no README; add one with the exact command that runs the benchmark"
-            yield Finding.error(checked.package.relative(folder), "readme_missing", message)
+            yield Finding.warning(checked.package.relative(folder), "readme_missing", message)
         if not any(path.suffix in CODE_SUFFIXES for path in folder.rglob("*")):
             yield Finding.error(checked.package.relative(folder), "code_missing", "has no source file")
-    for runs in checked.sets:
-        folder = benchmark / runs.folder.system
-        if not folder.is_dir():
-            missing = f"there is no benchmarks/bert/{runs.folder.system}"
-            message = f"{missing}; the rules require its set-up and run scripts there"
-            yield Finding.warning("benchmarks/bert", "system_code_missing", message)
+    for system in dict.fromkeys(runs.folder.system for runs in checked.sets if runs.folder.benchmark == name):
+        if not (benchmark / system).is_dir():
+            message = f"there is no benchmarks/{name}/{system}; the rules require its set-up and run scripts there"
+            yield Finding.warning(f"benchmarks/{name}", "system_code_missing", message)
 
 
 def _check_file_names(checked: CheckedPackage, ruleset: Ruleset) -> Findings:
@@ -87,19 +89,21 @@ def _check_unknown_entries(checked: CheckedPackage, ruleset: Ruleset) -> Finding
                 yield Finding.warning(checked.package.relative(path), "unknown_file", message)
     for folder in checked.package.results:
         name, location = folder.benchmark, checked.package.relative(folder.path)
-        if name != "bert" and name.strip().casefold() == "bert":
-            message = f"{short_repr(name)} is not checked as results of BERT; rename the folder to bert"
+        if name not in ruleset.benchmarks and checked.package.systems:
+            message = (
+                f"{short_repr(name)} is not a benchmark of ruleset {ruleset.name}, and its results are not checked; "
+                f"of: {', '.join(sorted(ruleset.benchmarks))}"
+            )
             yield Finding.error(location, "benchmark_unknown", message)
-        elif name != "bert" and checked.package.systems:
-            near = " (the folder of BERT is named bert)" if name.casefold() in ("bert-large", "bert_large") else ""
-            message = f"results of {short_repr(name)} were not checked: Podium checks bert only{near}"
-            yield Finding.warning(location, "benchmark_unknown", message)
 
 
-def check_has_results(checked: CheckedPackage, other_results: bool) -> Findings:
-    """Check that any BERT log was checked; packages of a round may have results of other benchmarks only."""
+def check_has_results(checked: CheckedPackage, ruleset: Ruleset, other_results: bool) -> Findings:
+    """Check that any log was checked; with `other_results` another package has some, so that this one may have none."""
     if not any(runs.runs for runs in checked.sets):
-        message = "there is no results/SYSTEM/bert/result_*.txt; no result of BERT was checked"
+        message = (
+            f"there is no results/SYSTEM/BENCHMARK/result_*.txt of a benchmark of ruleset {ruleset.name}; no result "
+            f"was checked"
+        )
         yield Finding("no_results", "warning" if other_results else "error", message, path=".")
 
 

@@ -1,5 +1,6 @@
 """Checks of single runs: evaluations, logged settings, the configuration, and the integrity of the log."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from itertools import pairwise
@@ -8,12 +9,14 @@ from typing import Any
 
 from mlperf_logging.mllog import constants
 
-from benchmarks.bert.rules import CLOSED_EVALUATION_SAMPLES, TARGET_ACCURACY, evaluation_interval
+from benchmarks.bert.rules import CLOSED_EVALUATION_SAMPLES, evaluation_interval
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.text import short_repr
+from podium.core.text import printable, short_repr, truncate
+from podium.mllog.benchmarks import Target
+from podium.mllog.lines import Event
 from podium.mllog.rulesets import Ruleset
-from podium.mllog.run import as_number
+from podium.mllog.run import HYPERPARAMETERS, as_number
 from podium.mllog.write import PARALLELISM, OptimizerHyperparameters
 from podium.run.records import runs_of_system
 from podium.submission.checks.context import CheckedRun, Findings
@@ -30,9 +33,13 @@ def _check_evaluation_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         yield run.error(
             "eval_samples", f"eval_samples is {short_repr(event.value)}; it must be a number of samples", event
         )
-    elif run.closed and samples != CLOSED_EVALUATION_SAMPLES:
+    elif samples <= 0:
+        yield run.error("eval_samples", f"eval_samples is {samples:g}; it must be above 0", event)
+    elif run.closed and run.is_bert and samples != CLOSED_EVALUATION_SAMPLES:
         message = f"eval_samples is {samples:,.0f}; in the closed division it is {CLOSED_EVALUATION_SAMPLES:,}"
-        yield run.error("eval_samples", message, event)
+        # More are accepted: the last batch is filled up.
+        make = run.error if samples < CLOSED_EVALUATION_SAMPLES else run.warning
+        yield make("eval_samples", message, event)
 
 
 def log_is_whole(run: CheckedRun) -> bool:
@@ -43,24 +50,78 @@ def log_is_whole(run: CheckedRun) -> bool:
 def _check_accuracies(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log = run.log
     events = log.all("eval_accuracy")
-    if not events:
+    if not events and log_is_whole(run):
         yield run.error("eval_accuracy", "there is no eval_accuracy; a run must be evaluated at least once")
     for event in events:
-        accuracy = as_number(event.value)
-        if accuracy is None or not 0 <= accuracy <= 1:
-            yield run.error(
-                "eval_accuracy", f"eval_accuracy is {short_repr(event.value)}; it must be from 0 to 1", event
-            )
-        elif accuracy == 1:
-            message = f"eval_accuracy is 1.0, which is not counted: the target is {TARGET_ACCURACY} ≤ accuracy < 1"
-            yield run.warning("eval_accuracy", message, event)
+        yield from _check_metrics(run, event)
     same = [after for before, after in pairwise(log.evaluations) if before.accuracy == after.accuracy]
     if same:
-        repeated = f"the accuracy {same[0].accuracy!r} is logged for two evaluations in a row"
+        repeated = f"the value {same[0].accuracy!r} is logged for two evaluations in a row"
         yield run.warning("eval_accuracy_repeated", f"{repeated}; check whether one was logged twice", same[0].line)
 
 
-def _check_epoch_unit(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def _check_metrics(run: CheckedRun, event: Event) -> Findings:
+    """Check the values of one eval_accuracy; of several metrics it has one, or an object with all."""
+    targets = run.log.targets
+    if len(targets) < 2:
+        yield from _check_metric(run, event, event.value, targets[0] if targets else None)
+        return
+    names = ", ".join(target.name for target in targets)
+    if isinstance(event.value, dict):
+        for target in targets:
+            yield from _check_metric(run, event, event.value.get(target.name), target)
+        return
+    named = event.metadata.get("metric")
+    known = next((target for target in targets if target.name == named), None)
+    if known is None:
+        found = "no metric" if named is None else f"the metric {short_repr(named)}"
+        yield run.error("eval_accuracy", f"eval_accuracy has {found} in its metadata; it must be one of {names}", event)
+    else:
+        yield from _check_metric(run, event, event.value, known)
+
+
+def _check_metric(run: CheckedRun, event: Event, logged: Any, target: Target | None) -> Findings:
+    value, name = as_number(logged), "" if target is None or not target.name else f" ({target.name})"
+    if value is None or (target is not None and not target.is_plausible(value)):
+        allowed = "a number" if target is None else "0 or more" if target.lower_is_better else "from 0 to 1"
+        message = f"eval_accuracy{name} is {short_repr(logged)}; it must be {allowed}"
+        yield run.error("eval_accuracy", message, event)
+    elif target is not None and target.is_beyond_bounds(value):
+        message = f"eval_accuracy{name} is {value:g}, which is not counted: the target is {target.bounds}"
+        yield run.warning("eval_accuracy", message, event)
+
+
+def _check_progress(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Check what counts the samples of evaluations: numbers that increase, but for checkpoints evaluated later."""
+    if run.is_bert:
+        yield from _check_epoch_unit(run)
+        return
+    rules = run.log.rules
+    progress = None if rules is None else rules.progress_in(ruleset.round)
+    if progress is None:
+        return
+    counts = [(event, as_number(event.metadata.get(progress.key))) for event in run.log.all("eval_accuracy")]
+    missing = next((event for event, count in counts if count is None), None)
+    if missing is not None:
+        found = short_repr(missing.metadata[progress.key]) if progress.key in missing.metadata else "missing"
+        message = f"{progress.key} of an evaluation is {found}; log it as a number: samples to target are counted by it"
+        yield run.error("progress", message, missing)
+    if run.offline_evaluation:
+        return
+    numbers = [(event, count) for event, count in counts if count is not None]
+    steps = [(before, after) for before, after in pairwise(numbers) if after[1] <= before[1]]
+    for (before, earlier), (event, count) in steps[:1]:
+        message = (
+            f"{progress.key} of an evaluation is {count:,.12g}, after {earlier:,.12g} in line {before.line}; it must "
+            f"increase, since samples to target are counted by it"
+        )
+        # Accepted logs have the last evaluation of an epoch twice.
+        yield (run.error if any(after < before for (_, before), (_, after) in steps) else run.warning)(
+            "progress", message, event
+        )
+
+
+def _check_epoch_unit(run: CheckedRun) -> Findings:
     if run.log.evaluations and run.log.epoch_doubt:
         message = (
             f"epoch_num {run.log.epoch_doubt}; log the samples trained so far in it: otherwise neither samples to "
@@ -70,14 +131,45 @@ def _check_epoch_unit(run: CheckedRun, ruleset: Ruleset) -> Findings:
 
 
 def _check_schedule(run: CheckedRun, ruleset: Ruleset) -> Findings:
-    """Check the evaluation schedule of the closed division.
+    """Check the evaluation schedule of the closed division."""
+    log, batch = run.log, run.log.number("global_batch_size")
+    if not run.closed or batch is None or batch < 1 or not log.evaluations:
+        return
+    if run.is_bert:
+        yield from _check_bert_schedule(run, batch)
+        return
+    schedule = None if log.rules is None else log.rules.evaluation_interval_in(ruleset.round)
+    if schedule is None or any(evaluation.samples is None for evaluation in log.evaluations):
+        return
+    interval, first = schedule.interval(batch), schedule.first(batch)
+    at = [evaluation.samples or 0.0 for evaluation in log.evaluations]
+    distances = [at[0] - first, *(after - before - interval for before, after in pairwise(at))]
+    # A batch off is a rounding. Larger deviations, up to four times the interval, were accepted: a warning.
+    pairs = zip(distances, log.evaluations, strict=True)
+    wrong = [(distance, found) for distance, found in pairs if abs(distance) > max(batch, interval / 100)]
+    if not wrong:
+        return
+    distance, found = max(wrong, key=lambda pair: abs(pair[0]))
+    is_first = found is log.evaluations[0]
+    expected = first if is_first else interval
+    where = "the start" if is_first else "the one before it"
+    rule = f"the first after {first:,.0f}" if is_first else f"one every {interval:,.0f}"
+    message = (
+        f"an evaluation comes {expected + distance:,.0f} samples after {where}; the rules require {rule} for batch "
+        f"size {batch:,.0f}; {len(wrong)} of {len(distances)} deviate"
+    )
+    yield run.warning("evaluation_schedule", message, found.line)
+
+
+def _check_bert_schedule(run: CheckedRun, batch: float) -> Findings:
+    """Check BERT's evaluation schedule.
 
     Evaluations come after whole batches, so that a deviation of one batch, or of a hundredth of the interval, is right.
     A deviation within one rounding step of the formula and two batches was accepted in both rounds (the schedule of a
     neighbouring batch size, a late first evaluation), and is a warning; a larger one breaks the rule.
     """
-    log, batch = run.log, run.log.number("global_batch_size")
-    if not run.closed or batch is None or batch < 1 or not log.epochs_are_samples or not log.evaluations:
+    log = run.log
+    if not log.epochs_are_samples:
         return
     interval = evaluation_interval(int(batch))
     at = [0.0, *(evaluation.samples or 0.0 for evaluation in log.evaluations)]
@@ -96,7 +188,7 @@ def _check_schedule(run: CheckedRun, ruleset: Ruleset) -> Findings:
 
 
 def _check_train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
-    """Compare train_samples with the samples of the passing evaluation, or of the last one.
+    """Check train_samples. BERT's is compared with the samples of the passing evaluation, or of the last one.
 
     More is a warning: submitters whose training ran ahead of the evaluation were accepted. Less in the closed division
     is an error: train_samples or the samples to target are wrong.
@@ -112,6 +204,8 @@ def _check_train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         yield run.error("train_samples", message, event)
         return
     reached = log.passing or (log.evaluations[-1] if log.evaluations else None)
+    if not run.is_bert:  # log the size of the data, or the samples trained on
+        return
     if reached is None or reached.samples is None:
         return
     batch = log.number("global_batch_size") or 0
@@ -129,7 +223,7 @@ def _check_train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
 EVALUATION_CHECKS = (
     _check_evaluation_samples,
     _check_accuracies,
-    _check_epoch_unit,
+    _check_progress,
     _check_schedule,
     _check_train_samples,
 )
@@ -144,19 +238,28 @@ STATUS_OF_LOG = {
     "preview": ("preview",),
     "research": ("research, development, or internal (rdi)", "research", "rdi"),
 }
-RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "global_batch_size": ("a whole number from 1", lambda x: x >= 1 and x == int(x)),
-    "gradient_accumulation_steps": ("a whole number from 1", lambda x: x >= 1 and x == int(x)),
-    "opt_base_learning_rate": ("above 0", lambda x: x > 0),
-    "opt_learning_rate_training_steps": ("0 or more", lambda x: x >= 0),
-    "opt_learning_rate_warmup_steps": ("0 or more", lambda x: x >= 0),
-    "num_warmup_steps": ("0 or more", lambda x: x >= 0),
-    "opt_lamb_beta_1": ("from 0 to below 1", lambda x: 0 <= x < 1),
-    "opt_lamb_beta_2": ("from 0 to below 1", lambda x: 0 <= x < 1),
-    "opt_epsilon": ("above 0", lambda x: x > 0),
-    "opt_lamb_epsilon": ("above 0", lambda x: x > 0),
-    "opt_lamb_weight_decay_rate": ("0 or more", lambda x: x >= 0),
-}
+# Pattern of keys → what is allowed.
+RANGES: tuple[tuple[re.Pattern[str], str, Callable[[float], bool]], ...] = tuple(
+    (re.compile(pattern), allowed, is_allowed)
+    for pattern, allowed, is_allowed in (
+        (
+            "global_batch_size|gradient_accumulation_steps|micro_batch_size|lora_rank|max_sequence_length|max_steps"
+            "|(tensor|pipeline|context|expert)_parallelism",
+            "a whole number from 1",
+            lambda x: x >= 1 and x == int(x),
+        ),
+        ("opt_base_learning_rate|lora_alpha", "above 0", lambda x: x > 0),
+        ("opt(_[a-z0-9]+)?_beta_[12]", "from 0 to below 1", lambda x: 0 <= x < 1),
+        ("opt(_[a-z0-9]+)?_epsilon", "above 0", lambda x: x > 0),
+        (
+            "opt(_[a-z0-9]+)?_weight_decay(_rate)?|opt_end_learning_rate|opt_gradient_clip_norm|num_warmup_steps"
+            "|opt_learning_rate_warmup_steps",
+            "0 or more",
+            lambda x: x >= 0,
+        ),
+        ("opt_learning_rate_training_steps", "0 or more, or -1 where there is no end", lambda x: x >= 0 or x == -1),
+    )
+)
 # Keys of different rounds with the same meaning.
 SYNONYMOUS_KEYS = (("opt_learning_rate_warmup_steps", "num_warmup_steps"), ("opt_epsilon", "opt_lamb_epsilon"))
 
@@ -185,10 +288,7 @@ def _check_division(run: CheckedRun, ruleset: Ruleset) -> Findings:
 def _check_logged_names(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """Check submission_benchmark, _org, _platform and _status, and compare them with the system's description."""
     log, system = run.log, run.system or {}
-    if log.text("submission_benchmark") != "bert":
-        event = log.first("submission_benchmark")
-        found = short_repr(event.value) if event is not None else "missing"
-        yield run.error("benchmark", f"submission_benchmark is {found}; it must be bert", event)
+    yield from _check_benchmark(run, ruleset)
     for key, rule, required in (
         ("submission_org", "org", ruleset.log_names),
         ("submission_platform", "platform", ruleset.log_names),
@@ -216,6 +316,19 @@ def _check_logged_names(run: CheckedRun, ruleset: Ruleset) -> Findings:
         yield run.warning("status_differs", message, log.first("submission_status"))
 
 
+def _check_benchmark(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Check that the log names the benchmark of its folder, which is one of the ruleset."""
+    event, logged = run.log.first("submission_benchmark"), run.log.text("submission_benchmark")
+    found = short_repr(event.value) if event is not None else "missing"
+    folder = run.log.path.parent.name
+    if folder in ruleset.benchmarks and logged != folder:
+        message = f"submission_benchmark is {found}; it must be {folder}, as the folder"
+        yield run.error("benchmark", message, event)
+    elif logged not in ruleset.benchmarks:
+        allowed = ", ".join(sorted(ruleset.benchmarks))
+        yield run.error("benchmark", f"submission_benchmark is {found}; those of {ruleset.name} are {allowed}", event)
+
+
 def _check_seeds(run: CheckedRun, ruleset: Ruleset) -> Findings:
     events = run.log.all("seed")
     make = run.error if ruleset.seeds_checked else run.warning
@@ -227,26 +340,36 @@ def _check_seeds(run: CheckedRun, ruleset: Ruleset) -> Findings:
             yield make("seed_missing", f"the seed {short_repr(event.value)} is not an integer", event)
 
 
+# Keys with one value in a log, besides submission_* and opt_*.
+SINGLE_KEYS = frozenset({"global_batch_size", "train_samples", "eval_samples", *HYPERPARAMETERS})
+
+
+def short_name(key: str) -> str:
+    """A logged key in a message: printable and of bounded length."""
+    return truncate(printable(key), 60)
+
+
 def _check_conflicting_values(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """Check for settings logged with different values; several ranks may log the same value."""
     for key, events in run.log.by_key.items():
-        if key.startswith(("submission_", "opt_")) or key in RANGES or key in ("train_samples", "eval_samples"):
+        if key.startswith(("submission_", "opt_")) or key in SINGLE_KEYS:
             other = next((event for event in events if event.value != events[0].value), None)
             if other is not None:
                 message = (
-                    f"{key} is {short_repr(other.value)} here and {short_repr(events[0].value)} in line "
+                    f"{short_name(key)} is {short_repr(other.value)} here and {short_repr(events[0].value)} in line "
                     f"{events[0].line}; log one value"
                 )
                 yield run.error("logged_twice", message, other)
 
 
 def _check_ranges(run: CheckedRun, ruleset: Ruleset) -> Findings:
-    for key, (allowed, is_allowed) in RANGES.items():
-        event = run.log.first(key)
-        if event is not None:
-            number = as_number(event.value)
-            if number is None or not is_allowed(number):
-                yield run.error("setting", f"{key} is {short_repr(event.value)}; it must be {allowed}", event)
+    for key, events in run.log.by_key.items():
+        for pattern, allowed, is_allowed in RANGES:
+            if pattern.fullmatch(key):
+                number = as_number(events[0].value)
+                if number is None or not is_allowed(number):
+                    message = f"{short_name(key)} is {short_repr(events[0].value)}; it must be {allowed}"
+                    yield run.error("setting", message, events[0])
 
 
 def _check_weight_decay(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -266,18 +389,20 @@ def _check_contradictions(run: CheckedRun, ruleset: Ruleset) -> Findings:
         if a is not None and b is not None and a != b:
             message = f"{other} is {b:g}, but {one} is {a:g}; both keys mean the same setting"
             yield run.warning("contradiction", message, log.first(other))
-    batch, accumulated = log.number("global_batch_size"), log.number("gradient_accumulation_steps")
-    if batch and accumulated and batch % accumulated:
-        message = f"global_batch_size {batch:g} is not a multiple of gradient_accumulation_steps {accumulated:g}"
-        yield run.warning("contradiction", message, log.first("gradient_accumulation_steps"))
+    batch = log.number("global_batch_size")
+    for key in ("gradient_accumulation_steps", "micro_batch_size"):
+        part = log.number(key)
+        if batch and part and batch % part:
+            message = f"global_batch_size {batch:g} is not a multiple of {key} {part:g}"
+            yield run.warning("contradiction", message, log.first(key))
     warmup, decay = log.number("opt_learning_rate_warmup_steps"), log.number("opt_learning_rate_training_steps")
-    if warmup and decay and warmup > decay:
+    if warmup and decay and warmup > decay > 0:
         message = f"{warmup:g} warm-up steps exceed the {decay:g} steps of the whole schedule"
         yield run.warning("contradiction", message, log.first("opt_learning_rate_warmup_steps"))
     if decay == 0:
         message = "opt_learning_rate_training_steps is 0; log the steps over which the learning rate decays"
         yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
-    if batch and decay and log.samples and not log.number("opt_end_learning_rate"):
+    if batch and decay and decay > 0 and log.samples and not log.number("opt_end_learning_rate"):
         steps = log.samples / batch
         if steps > decay * 1.001:
             message = (
@@ -286,7 +411,7 @@ def _check_contradictions(run: CheckedRun, ruleset: Ruleset) -> Findings:
             )
             yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
     names = [event.value for event in log.all("opt_name") if isinstance(event.value, str)]
-    if run.closed and any(name.casefold() != "lamb" for name in names):
+    if run.closed and run.is_bert and any(name.casefold() != "lamb" for name in names):
         message = f"opt_name is {short_repr(names[0])}; in the closed division it must be lamb"
         yield run.error("optimizer", message, log.first("opt_name"))
 

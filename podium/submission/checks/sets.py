@@ -1,4 +1,4 @@
-"""Checks of a set of runs: ten consecutive runs with the same settings, distinct seeds, and as they were recorded."""
+"""Checks of a set of runs: their number, the same settings, distinct seeds, and as they were recorded."""
 
 import json
 import re
@@ -6,7 +6,6 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.bert.rules import RUNS
 from podium.core.errors import attempt
 from podium.core.files import sha256_of
 from podium.core.finding import Finding
@@ -14,65 +13,74 @@ from podium.core.text import short_repr
 from podium.mllog.power import POWER
 from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
-from podium.mllog.write import DISCLOSED_KEYS
+from podium.mllog.run import BERT, HYPERPARAMETER_PREFIX, HYPERPARAMETERS
 from podium.run.records import REPLACED, RUN_NAME
 from podium.run.results import BENCHMARK, read_published_set
 from podium.run.set_record import SET, read_set
 from podium.submission.checks.context import CheckedRun, CheckedSet, Findings
-from podium.submission.checks.runs import RANGES
+from podium.submission.checks.runs import short_name
 
-MAX_NOT_CONVERGED = 1
 RESULT_NAME = re.compile(r"result_(\d{1,6})\.txt", re.ASCII)
-# Keys with the same value in all runs of a set.
-SHARED_KEYS = (
-    *RANGES,
-    "start_warmup_step",
-    "opt_learning_rate_decay_from",
-    "opt_lamb_learning_rate_decay_poly_power",
-    "opt_end_learning_rate",
-    "opt_name",
-    "eval_samples",
-    "submission_benchmark",
-    "submission_division",
-    "submission_org",
-    "submission_platform",
-    *DISCLOSED_KEYS,
+# Keys with the same value in all runs of a set, besides opt_* and the hyper-parameters that a run keeps.
+SHARED_KEYS = frozenset(
+    {
+        "global_batch_size",
+        "eval_samples",
+        "submission_benchmark",
+        "submission_division",
+        "submission_org",
+        "submission_platform",
+        *HYPERPARAMETERS,
+    }
 )
+
+
+# Keys that change nothing of a run: a limit that it does not reach, and names.
+NAMES_AND_LIMITS = ("max_steps", "submission_org", "submission_platform")
 
 
 def _check_count(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     """Check the number of runs; a single log without a package is checked as one run, not as a set."""
     is_single_log = len(runs.runs) == 1 and runs.system is None
-    if len(runs.runs) != RUNS and not is_single_log:
-        yield runs.error("run_count", f"has {len(runs.runs)} result_*.txt; a set has exactly {RUNS} runs")
+    if len(runs.runs) != runs.number_of_runs and not is_single_log:
+        found = f"has {len(runs.runs)} result_*.txt; a set{_of(runs)} has exactly {runs.number_of_runs} runs"
+        yield runs.error("run_count", found)
+
+
+def _of(runs: CheckedSet) -> str:
+    return "" if runs.rules is None or runs.rules.name == BERT else f" of {runs.rules.name}"
 
 
 def _check_file_names(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     """Check that results are numbered from 0, as in the rules, or from 1, as accepted; gaps are left to the count."""
+    named = f"results are named result_0.txt to result_{runs.number_of_runs - 1}.txt"
     names = [run.log.name for run in runs.runs]
     found = [RESULT_NAME.fullmatch(name) for name in names]
     odd = [name for name, match in zip(names, found, strict=True) if match is None]
     numbers = {int(match[1]) for match in found if match is not None}
     first = 0 if 0 in numbers else 1
-    beyond = sorted(numbers - set(range(first, first + max(RUNS, len(names)))))
+    beyond = sorted(numbers - set(range(first, first + max(runs.number_of_runs, len(names)))))
     if odd:
         listed = ", ".join(short_repr(name) for name in odd[:3])
-        yield runs.warning("result_names", f"has {listed}; results are named result_0.txt to result_9.txt")
+        yield runs.warning("result_names", f"has {listed}; {named}")
     elif len(names) > 1 and (beyond or len(numbers) < len(names)):
         listed = f"result_{beyond[0]}.txt" if beyond else "two names with the same number"
-        yield runs.warning("result_names", f"has {listed}; results are named result_0.txt to result_9.txt")
+        yield runs.warning("result_names", f"has {listed}; {named}")
 
 
 def _check_convergence(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     failed = [run for run in runs.runs if not run.converged]
-    names = ", ".join(run.log.name for run in failed[:5])
-    if len(failed) > MAX_NOT_CONVERGED:
-        message = (
-            f"{len(failed)} runs did not converge ({names}); one is allowed, which counts as the slowest of the ten"
-        )
+    allowed = runs.allowed_failures
+    names = ", ".join(run.log.name for run in failed[:5]) + ", …" * (len(failed) > 5)
+    if len(failed) > allowed:
+        few = "one is allowed, which counts" if allowed == 1 else f"{allowed} are allowed, which count"
+        runs_text = f"{len(failed)} runs" if len(failed) > 1 else "one run"
+        message = f"{runs_text} did not converge ({names}); {few} as the slowest of the {runs.number_of_runs}"
         yield runs.error("not_converged", message)
     elif failed:
-        yield runs.warning("one_not_converged", f"{names} did not converge; it counts as the slowest of the ten")
+        counted = "it counts" if len(failed) == 1 else "they count"
+        message = f"{names} did not converge; {counted} as the slowest of the {runs.number_of_runs}"
+        yield runs.warning("one_not_converged", message)
 
 
 def _check_seeds(runs: CheckedSet, ruleset: Ruleset) -> Findings:
@@ -84,7 +92,8 @@ def _check_seeds(runs: CheckedSet, ruleset: Ruleset) -> Findings:
 
 
 def _check_same_settings(runs: CheckedSet, ruleset: Ruleset) -> Findings:
-    for key in SHARED_KEYS:
+    keys = dict.fromkeys(key for run in runs.runs for key in run.log.by_key)
+    for key in (key for key in keys if key.startswith(HYPERPARAMETER_PREFIX) or key in SHARED_KEYS):
         values: dict[str, tuple[Any, str]] = {}
         for run in runs.runs:
             event = run.log.first(key)
@@ -92,7 +101,8 @@ def _check_same_settings(runs: CheckedSet, ruleset: Ruleset) -> Findings:
                 values.setdefault(_canonical(event.value), (event.value, run.log.name))
         if len(values) > 1:
             listed = ", ".join(f"{short_repr(value)} in {name}" for value, name in list(values.values())[:3])
-            yield runs.error("settings_differ", f"{key} is {listed}; all runs of a set must have the same value")
+            message = f"{short_name(key)} is {listed}; all runs of a set must have the same value"
+            yield (runs.warning if key in NAMES_AND_LIMITS else runs.error)("settings_differ", message)
 
 
 def _canonical(value: Any) -> str:

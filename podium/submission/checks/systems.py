@@ -27,6 +27,7 @@ FIELDS_READ_BY_CHECKER = (
     "accelerators_per_node",
     "framework",
 )
+STACK = "other_software_stack"
 COUNT_FIELDS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
 WHOLE_NUMBER = re.compile(r"\d{1,9}(\.0+)?")
 
@@ -59,11 +60,18 @@ def _check_missing_fields(path: str, fields: Mapping[str, Any], ruleset: Ruleset
 def _check_field_types(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     for name in FIELDS:
         value = fields.get(name, "")
-        if not isinstance(value, str):
+        if not isinstance(value, str) and not (name == STACK and _is_stack(value)):
             message = f"{name} is {short_repr(value)}; every value must be text: write it in quotes"
             yield Finding(
                 "system_not_text", "error" if name in FIELDS_READ_BY_CHECKER else "warning", message, path=path
             )
+
+
+def _is_stack(value: Any) -> bool:
+    """Whether a value is an object of texts, or a list of texts and such objects, as in most accepted descriptions."""
+    parts = [value] if isinstance(value, Mapping) else value if isinstance(value, list) else [None]
+    items = [item for part in parts for item in (part.values() if isinstance(part, Mapping) else [part])]
+    return all(isinstance(item, str) for item in items)
 
 
 def _check_values(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:

@@ -26,6 +26,7 @@ _PACKAGE_PATTERNS: tuple[tuple[str, str, Severity | None], ...] = (
     (r"Seed checker failed and found the following errors: ", "seed", "error"),
     (r"RCP Test Failed: ", "rcp", "error"),
     (r"Incorrect number of files in dir|Expected at least", "file_count", "error"),
+    (r"files do not comply, accepting", "one_failed", "warning"),
     (r"files do not comply", "too_many_failed", "error"),
     (r"logs more than one seeds", "several_seeds", "warning"),
     (r"Unknown files in result directory", "unknown_files", "warning"),
@@ -68,8 +69,13 @@ def parse_compliance(answer: dict[str, Any], path: str) -> list[Finding]:
     return _limit_findings(found, path, tool)
 
 
-def parse_package(answer: dict[str, Any], path: str, folder: Path, ruleset: Ruleset) -> list[Finding]:
-    """Return the findings of the package checker on one system's results; `folder` is where it ran."""
+def parse_package(
+    answer: dict[str, Any], path: str, folder: Path, ruleset: Ruleset, unit: str = "samples"
+) -> list[Finding]:
+    """Return the findings of the package checker on one result; `folder` is where it ran.
+
+    `unit` is that of the benchmark's reference convergence points.
+    """
     tool = "package_checker"
     if "'conv_epoch'" in (answer["crash"] or ""):
         return [crash_finding(tool, "no samples are counted before run_stop; log train_samples before run_stop", path)]
@@ -81,7 +87,8 @@ def parse_package(answer: dict[str, Any], path: str, folder: Path, ruleset: Rule
         for f in _package_findings(level, _strip_folder(message, folder), path, ruleset)
     ]
     found = [
-        replace(f, message=f.message + _format_figures(answer["figures"])) if f.rule == "rcp" else f for f in found
+        replace(f, message=f.message + _format_figures(answer["figures"], unit)) if f.rule == "rcp" else f
+        for f in found
     ]
     verdicts = [message for _, message in answer["messages"] if message.startswith("PACKAGE CHECKER FOUND")]
     if not verdicts:
@@ -187,13 +194,15 @@ def _package_findings(level: str, message: str, path: str, ruleset: Ruleset) -> 
     yield Finding("package", "error" if level == "ERROR" else "warning", _shorten(message), path=path, source=tool)
 
 
-def _format_figures(figures: Mapping[str, float | None]) -> str:
+def _format_figures(figures: Mapping[str, float | None], unit: str) -> str:
     """Return the figures that the RCP checker compared, as text; empty where it broke off before."""
     found, mean, least = (figures[name] for name in ("samples", "reference_samples", "least_samples"))
     if found is None or mean is None or least is None:
         return ""
+    digits = ",.0f" if unit == "samples" else ",.4g"
     return (
-        f": {found:,.0f} samples on average; the reference needs {mean:,.0f}, and the minimum accepted is {least:,.0f}"
+        f": {found:{digits}} {unit} on average; the reference needs {mean:{digits}}, and the minimum accepted is "
+        f"{least:{digits}}"
     )
 
 

@@ -4,7 +4,7 @@ Known defects of the tools are worked around:
 
 - a package is checked system by system, so that a crash on one system hides no other;
 - the package checker and the summarizer write scaling.json and trust an existing one: each gets a copy without it;
-- samples are counted by train_samples where a log's epoch_num cannot be a number of samples.
+- BERT's samples are counted by train_samples where a log's epoch_num cannot be a number of samples.
 
 The tools run in worker processes (`worker`), one job after the other, with a time limit for each job. Input that would
 hang or crash a tool is detected before the tool is run.
@@ -31,10 +31,12 @@ from podium.core.errors import PodiumError, WorkError
 from podium.core.files import make_folder
 from podium.core.finding import Finding
 from podium.core.processes import processors
+from podium.mllog.benchmarks import Progress
 from podium.mllog.lines import MAX_LINE
 from podium.mllog.read import read_log
 from podium.mllog.results_tree import MAX_DESCRIPTION, SCALING, Package, ResultFolder
 from podium.mllog.rulesets import Ruleset
+from podium.mllog.run import BERT
 from podium.submission.official import parse_output, worker
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -181,6 +183,7 @@ SAME_FACTOR = 1e-9  # relative: the package checker writes all digits of a facto
 # Jobs of one package that may reach their time limit; after that the tools are not run on the rest of the package.
 MAX_TIMEOUTS = 3
 
+CountedBy = Literal["epoch_num", "samples_count", "step_num", "train_samples"]
 _PARAMETERS = ("rcp-bypass", "seed-checker-bypass")
 
 
@@ -192,8 +195,8 @@ class Score:
     # Time-to-train without scaling for RCPs, even where the package contains a scaling.json.
     minutes: float | None
     scaling: float | None  # the factor by which the package checker scales the score; None where it does not
-    # The key by which the RCP check counted samples; None in the open division, which has no RCP check.
-    samples_from: Literal["epoch_num", "train_samples"] | None
+    # The key by which the RCP check counted; None in the open division, which has no RCP check.
+    samples_from: CountedBy | None
 
 
 @dataclass
@@ -328,7 +331,7 @@ class _Task:
                 verdicts[path] = "not run" if answer.get("refused") else _verdict(answer)
             self.on_checked(1)
         about_folder: list[Finding] = []
-        if result.benchmark == "bert" and (self.package.root / "systems").is_dir():
+        if result.benchmark in self.ruleset.benchmarks and (self.package.root / "systems").is_dir():
             if any(verdicts[self._display_path(log)] in ("unread", "not run") for log in result.logs):
                 about_folder.append(_not_run_finding(folder, "one of its logs could not be read"))
             elif not self._below_timeout_limit:
@@ -346,23 +349,26 @@ class _Task:
         if system is None or screen_description(system.path, "") is not None:
             return [_not_run_finding(folder, f"systems/{result.system}.json is missing or cannot be read by them")]
         closed = system.fields is not None and system.fields.get("division") == "closed"
-        by_train_samples = closed and _needs_train_samples(result)
+        rules = self.ruleset.benchmarks[result.benchmark]
+        progress = rules.progress_in(self.ruleset.round)
+        by_train_samples = closed and rules.name == BERT and _needs_train_samples(result)
         for_package, for_summary = (
             _isolate(self.package, result, self.scratch / tool) for tool in ("package", "summary")
         )
         answer = self._run_tool("package_checker", for_package, train_samples=by_train_samples)
-        findings = parse_output.parse_package(answer, folder, for_package, self.ruleset)
+        counted_by: CountedBy | None = "train_samples" if by_train_samples else progress.key if progress else None
+        findings = parse_output.parse_package(answer, folder, for_package, self.ruleset, _unit(progress))
         scaling = _read_scaling_factor(for_package / "results" / result.system / result.benchmark / SCALING)
         if closed and self.ruleset.scaled:
             findings += _compare_scaling(result.path / SCALING, scaling, f"{folder}/{SCALING}")
-        summed = self._run_tool("result_summarizer", for_summary)
+        summed = self._run_tool("result_summarizer", for_summary, benchmark=result.benchmark)
         findings += parse_output.parse_summary(summed, folder, for_summary)
         self.found.scores.append(
             Score(
                 path=folder,
                 minutes=summed.get("minutes"),
                 scaling=scaling if self.ruleset.scaled and closed else None,
-                samples_from=None if not closed else "train_samples" if by_train_samples else "epoch_num",
+                samples_from=counted_by if closed else None,
             )
         )
         return findings
@@ -377,6 +383,14 @@ class _Task:
                     ignored = "the package checker ignores this flag because of its line end"
                     message = f"{ignored}; write it as the last line, without a line end"
                     yield Finding.warning(self._display_path(path), "ignored_flag", message, line=number)
+
+
+def _unit(progress: Progress | None) -> str:
+    """The unit of a benchmark's reference convergence points, for a message."""
+    if progress is None or progress.key == "samples_count" or progress.samples == 1:
+        return "samples"
+    # GPT-3's epoch_num counts tokens.
+    return "tokens" if progress.samples is not None and progress.samples < 1 else "epochs"
 
 
 def _verdict(answer: dict[str, Any]) -> Verdict:
@@ -429,7 +443,7 @@ def _read_scaling_factor(path: Path) -> float | None:
 
 
 def _needs_train_samples(result: ResultFolder) -> bool:
-    """Whether a log's epoch_num cannot be a number of samples, so that the RCP check needs --bert-train-samples."""
+    """Whether a BERT log's epoch_num cannot be a number of samples: the RCP check then needs --bert-train-samples."""
     for log in result.logs:
         try:
             if not read_log(log).epochs_are_samples:

@@ -98,13 +98,13 @@ def package(job: Job) -> Answer:
 
 
 def summary(job: Job) -> Answer:
-    """Run the result summarizer on a package of one system: BERT's score in minutes, or None."""
+    """Run the result summarizer on a package of one result: the benchmark's score in minutes, or None."""
     from mlperf_logging.result_summarizer import result_summarizer
 
     patch_rcp_checker()
 
     strong, *_ = result_summarizer.summarize_results(job["path"], "training", job["ruleset"])
-    scores = [float(score) for score in strong["bert"] if score is not None and score == score]
+    scores = [float(score) for score in strong[job["benchmark"]] if score is not None and score == score]
     return {"minutes": scores[0] if scores else None}
 
 

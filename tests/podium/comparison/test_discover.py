@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from podium.comparison.discover import discover_results, find_round, parse_round, round_from_dates
+from podium.comparison.discover import discover_results
 from podium.core.errors import UsageError
+from podium.mllog.rounds import find_round, parse_round, round_from_dates
 from tests.podium.comparison.conftest import log_text, write_system
 
 

@@ -209,7 +209,7 @@ def test_the_command_reports_as_json_and_by_exit_code(write_package: Any, tmp_pa
     bad = CliRunner().invoke(app, ["submit", "check", str(package)], env={"COLUMNS": "200"})
     assert bad.exit_code == 1
     assert "found 9, expected 10" in bad.stdout
-    for arguments in (["--ruleset", "5.1.0"], ["--runs", str(tmp_path / "none")]):
+    for arguments in (["--ruleset", "7.0.0"], ["--runs", str(tmp_path / "none")]):
         wrong = CliRunner().invoke(app, ["submit", "check", str(package), *arguments])
         assert isinstance(wrong.exception, UsageError) and wrong.exception.exit_code == 2
 

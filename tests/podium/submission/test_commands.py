@@ -96,7 +96,7 @@ def test_package(podium: Any, make_set: Any, tmp_path: Path, as_json: bool) -> N
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
-        (("--ruleset", "6.0.0"), "there is no such ruleset for BERT", 2),
+        (("--ruleset", "6.0.0"), "BERT is not a benchmark of that round", 2),
         (("--division", "Closed"), "--division: found 'Closed', allowed is closed or open", 2),
         (("--org", "../up"), "--org: found '../up'", 2),
         (("--org", "Another"), "logs must not be edited", 1),

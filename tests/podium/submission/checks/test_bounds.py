@@ -320,7 +320,7 @@ def test_a_field_that_is_not_text_is_an_error_only_where_official_tools_read_it(
     assert {(finding.rule, finding.severity) for finding in check(copy.root)} == {("system_not_text", severity)}
 
 
-@pytest.mark.parametrize(("name", "severity"), [("Bert", "error"), ("BERT", "error"), ("resnet", "warning")])
+@pytest.mark.parametrize(("name", "severity"), [("Bert", "error"), ("BERT", "error"), ("resnet", "error")])
 @pytest.mark.parametrize(("other_results", "none"), [(False, "error"), (True, "warning")])
 def test_a_package_without_results_of_bert_is_an_error_unless_others_have_some(
     copy: Any, name: str, severity: str, other_results: bool, none: str

@@ -14,7 +14,7 @@ DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
 FOUND = {
     "v2.0": {
         "weight_decay_zero": 350,
-        "system_not_text": 86,
+        "system_not_text": 2,
         "org_differs": 80,
         "train_samples": 70,
         "system_name": 58,
@@ -40,7 +40,7 @@ FOUND = {
     "v2.1": {
         "evaluation_schedule": 122,
         "platform": 100,
-        "system_not_text": 95,
+        "system_not_text": 2,
         "weight_decay_zero": 90,
         "org": 50,
         "status_differs": 50,
