@@ -247,6 +247,14 @@ def test_hostile_names_are_escaped() -> None:
         assert len(found.all(tag)) == len(expected.all(tag)), tag
 
 
+def test_hostile_names_of_benchmarks_are_escaped() -> None:
+    names = (*HOSTILE[:4], HOSTILE[-3])
+    html = page_of(compare(*(make_result(benchmark=name) for name in names)))
+    assert_only_page_content(Parsed(html))
+    assert len(headings(html)) == len(names) + 3
+    assert list(charts_by_name(compare(*(make_result(benchmark=name) for name in names)))) == []
+
+
 def test_svg_files_are_the_charts_of_the_page(tmp_path: Path) -> None:
     comparison = compare(make_result(), make_result(round="v2.1", accelerators=16))
     paths = write_svg_files(comparison, tmp_path / "pictures")
