@@ -96,7 +96,6 @@ def compare(
     from podium.comparison.table import filter_results, print_comparison, rows
     from podium.core.errors import UsageError
     from podium.core.files import user_cache_folder
-    from podium.html.page import require_page_or_no_file, write_page
 
     anomalies = anomalies or oddities
     if per not in ("accelerator", "node"):
@@ -110,6 +109,8 @@ def compare(
     if not paths and ab is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or your own results/")
     if html is not None:
+        from podium.html.page import require_page_or_no_file  # imports matplotlib, half of the time without it
+
         require_page_or_no_file(html)
     prices = None if cost is None else read_prices(cost)
     cache = RunCache(None if no_cache else user_cache_folder())
@@ -150,6 +151,7 @@ def compare(
         return
     if html is not None:
         from podium.comparison.page.page import comparison_page
+        from podium.html.page import write_page
 
         write_page(html, comparison_page(shown, priced))
         errors.print(f"The page is {html}", markup=False, highlight=False)

@@ -153,7 +153,13 @@ def read_runs(
         digests = dict(zip(logs, threads.map(lambda log: attempt(sha256_of, log), logs), strict=True))
     runs: dict[Path, Run | str] = {log: str(problem) for log, (_, problem) in digests.items() if problem}
     cached = cache.get([digest for digest, _ in digests.values() if digest])
-    runs.update({log: cached[digest] for log, (digest, _) in digests.items() if digest in cached})
+    runs.update(
+        {
+            log: found
+            for log, (digest, _) in digests.items()
+            if (found := cached.get(digest or "")) is not None and found.folder in (None, log.absolute().parent.name)
+        }
+    )
     on_read(len(runs))
     uncached = [log for log in logs if log not in runs]
     runs.update(zip(uncached, _map_in_processes(try_read_log, uncached, on_read), strict=True))

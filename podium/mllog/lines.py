@@ -67,7 +67,7 @@ def _reject_constant(name: str) -> float:
     raise _OutOfRangeError(f"{name}, which is not a JSON number")
 
 
-_DECODER = json.JSONDecoder()
+_DECODER: Any = json.JSONDecoder()  # Any: its annotations lack scan_once
 _MAX_INT = 10**MAX_DIGITS
 
 

@@ -101,6 +101,7 @@ class Run:
     tensors: int  # tensors whose initialisation is logged: 398 of BERT-large, in the rounds that require it
     seeds: tuple[int, ...]  # every logged seed that is an integer
     benchmark: str | None  # submission_benchmark, or without it the folder of the log if that names a benchmark
+    folder: str | None  # name of the log's folder if the log has no submission_benchmark: values depend on it then
     division: str | None
     org: str | None
     platform: str | None
@@ -121,7 +122,7 @@ class Run:
         """From run_start to run_stop as logged; 0 or negative where the times are wrong."""
         return None if self.start_ms is None or self.stop_ms is None else (self.stop_ms - self.start_ms) / 1e3
 
-    @property
+    @cached_property
     def seconds(self) -> float | None:
         """From run_start to run_stop; None unless that is positive."""
         return self.elapsed_seconds if self.elapsed_seconds is not None and self.elapsed_seconds > 0 else None
@@ -131,7 +132,7 @@ class Run:
         """Whether the log has status success and a valid time."""
         return self.status == constants.SUCCESS and self.seconds is not None
 
-    @property
+    @cached_property
     def rejection_reason(self) -> str | None:
         """Why MLPerf counts a run with status success as not converged, as a sentence fragment; None if it does not."""
         limit = SETUP_MINUTES.get(self.division or "")
@@ -144,7 +145,7 @@ class Run:
             return f"has status success, but no evaluation reaches {' and '.join(map(str, self.targets))}"
         return None
 
-    @property
+    @cached_property
     def converged(self) -> bool:
         """Whether the run reached the target, and MLPerf counts it."""
         return self.succeeded and self.rejection_reason is None
@@ -376,6 +377,7 @@ def build_run_log(path: Path, events: Sequence[Event], anomalies: Sequence[Anoma
         tensors=len(log.all(constants.WEIGHTS_INITIALIZATION)),
         seeds=tuple(int(seed) for seed in seeds if seed is not None and seed == int(seed)),
         benchmark=name,
+        folder=path.absolute().parent.name if log.text(constants.SUBMISSION_BENCHMARK) is None else None,
         division=_one_line_text(log, constants.SUBMISSION_DIVISION),
         org=_one_line_text(log, constants.SUBMISSION_ORG),
         platform=_one_line_text(log, constants.SUBMISSION_PLATFORM),

@@ -40,6 +40,7 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
         tensors=398,
         seeds=(int(seconds * 1000),),
         benchmark="bert",
+        folder=None,
         division="closed",
         org="ORG",
         platform="SYS",

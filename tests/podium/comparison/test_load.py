@@ -360,3 +360,16 @@ def test_a_log_that_cannot_be_read_has_a_reason(logs: list[Path], monkeypatch: p
     logs[1].unlink()
     found = read_runs(logs[:3], RunCache(None))
     assert "cannot be read" in str(found[logs[1]]) and isinstance(found[logs[2]], Run)
+
+
+def test_a_log_that_names_no_benchmark_is_read_again_in_another_folder(tmp_path: Path) -> None:
+    """Its benchmark is that of the folder, which the digest of its content does not cover."""
+    text = "".join(line for line in log_text().splitlines(True) if "submission_benchmark" not in line)
+    cache = RunCache(tmp_path / "cache")
+    names = []
+    for folder in ("bert", "unknown", "retinanet", "bert"):
+        log = tmp_path / folder / "result_0.txt"
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(text, encoding="utf-8")
+        names += [run.benchmark for run in read_runs([log], cache).values() if isinstance(run, Run)]
+    assert names == ["bert", None, "retinanet", "bert"]

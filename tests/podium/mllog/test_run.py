@@ -41,7 +41,7 @@ def test_run_of_a_valid_log(tmp_path: Path) -> None:
 def test_log_without_events_has_no_values(tmp_path: Path) -> None:
     run = read(tmp_path, "nothing\n")
     known = {key: value for key, value in asdict(run).items() if value not in (None, (), {}, 0)}
-    assert set(known) == {"digest", "anomalies"}
+    assert set(known) == {"digest", "folder", "anomalies"}
     assert (run.seconds, run.rate, run.training_rate, run.steady_rate, run.startup_seconds) == (None,) * 5
     assert not run.converged and run.closing_seconds is None
 
