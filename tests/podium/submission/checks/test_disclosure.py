@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from podium.submission.checks.all_checks import check_package
 from podium.submission.checks.context import CheckedPackage, CheckedRun, CheckedSet
 from podium.submission.checks.disclosure import CONFIGURATION_CHECKS, DISCLOSURE_CHECKS
 from tests.podium.submission.checks.conftest import write_events
+from tests.podium.submission.checks.other_benchmarks import LLAMA, write_package
 
-LATEST = replace(ruleset("5.0.0"), name="6.1.0")
+LATEST = ruleset("6.1.0")
 NINE = (
     *(f"lowest_numerical_precision_in_{part}" for part in ("linear", "attn", "comm")),
     *(f"{kind}_parallelism" for kind in ("tensor", "pipeline", "context", "expert")),
@@ -170,8 +170,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert [finding.severity for finding in configuration(package, "config_GB200.sh", [])] == ["error"]
 
 
-def test_a_whole_package_is_checked(copy: Any) -> None:
-    (copy.root / "benchmarks/bert/implementations/podium/submitted/mine.yaml").unlink()
-    (package,) = find_packages(copy.root)
-    found = check_package(package, LATEST)
+def test_a_whole_package_is_checked(tmp_path: Path) -> None:
+    root = write_package(LLAMA, tmp_path / "ORG")
+    (root / "benchmarks/llama31_8b/implementations/podium/config.sh").unlink()
+    (package,) = find_packages(root)
+    found = check_package(package, ruleset("6.1.0"))
     assert [(finding.rule, finding.severity) for finding in found] == [("config_filename", "error")] * 10
