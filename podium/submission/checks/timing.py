@@ -14,7 +14,8 @@ SKEW_MS = 2_000
 SKEW_SHARE = 0.01  # of the run
 MIN_SKEW_MS = 50  # between clocks synchronised by NTP
 TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start")
-EVALUATION = ("eval_start", "eval_accuracy", "eval_stop")
+# Logged after the run where checkpoints are evaluated then; run_stop has the time of the checkpoint that passed.
+OFFLINE = ("eval_start", "eval_accuracy", "eval_stop", "run_stop")
 CLOSED_INIT_MINUTES = 30
 MAX_RUN_HOURS = 24 * 14
 
@@ -164,9 +165,7 @@ def _check_times(run: CheckedRun, ruleset: Ruleset) -> Findings:
         yield run.warning("time_digits", message, wrong[0])
     latest, back, at = 0.0, 0.0, None
     for event in log.events:
-        if run.offline_evaluation and event.key in EVALUATION:  # its time may be that of the checkpoint
-            continue
-        if not 0 < event.time_ms < LATEST_MS:
+        if not 0 < event.time_ms < LATEST_MS or (run.offline_evaluation and event.key in OFFLINE):
             continue
         if latest - event.time_ms > back:
             back, at = latest - event.time_ms, event
