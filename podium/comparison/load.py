@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from podium.comparison.build_result import add_energy, build_result, mark_repeats
@@ -27,7 +28,7 @@ from podium.core.processes import processors
 from podium.core.source_hash import source_hash
 from podium.core.text import printable
 from podium.mllog import power, read
-from podium.mllog.benchmarks import TABLE
+from podium.mllog.benchmarks import TABLE, round_at
 from podium.mllog.power import (
     POWER,
     PowerFolder,
@@ -143,11 +144,15 @@ LOGS_PER_TASK = 8  # logs that are sent to a process at a time
 
 
 def read_runs(
-    logs: Sequence[Path], cache: RunCache, on_read: Callable[[int], None] = lambda logs: None
+    logs: Sequence[Path],
+    cache: RunCache,
+    on_read: Callable[[int], None] = lambda logs: None,
+    rounds: Mapping[Path, str] = MappingProxyType({}),
 ) -> dict[Path, Run | str]:
     """Return for each log its run, or the reason why it cannot be read.
 
-    `on_read` is called with the number of logs that were read since its last call.
+    `on_read` is called with the number of logs that were read since its last call. `rounds` are the rounds of logs
+    whose folders name them, by which targets and units are chosen; those of other logs follow from their dates.
     """
     with ThreadPoolExecutor(processors()) as threads:
         digests = dict(zip(logs, threads.map(lambda log: attempt(sha256_of, log), logs), strict=True))
@@ -157,12 +162,13 @@ def read_runs(
         {
             log: found
             for log, (digest, _) in digests.items()
-            if (found := cached.get(digest or "")) is not None and found.folder in (None, log.absolute().parent.name)
+            if (found := cached.get(digest or "")) is not None and _is_same_reading(found, log, rounds.get(log))
         }
     )
     on_read(len(runs))
     uncached = [log for log in logs if log not in runs]
-    runs.update(zip(uncached, _map_in_processes(try_read_log, uncached, on_read), strict=True))
+    tasks = [(log, rounds.get(log)) for log in uncached]
+    runs.update(zip(uncached, _map_in_processes(_read_task, tasks, on_read), strict=True))
     # A log that was written to in the meantime has another digest now, and is not cached under the first one.
     cache.put(run for log in uncached if isinstance(run := runs[log], Run) and run.digest == digests[log][0])
     return runs
@@ -229,9 +235,20 @@ def _map_in_processes(
     return found
 
 
-def try_read_log(log: Path) -> Run | str:
-    """Return the run of a log, or the reason why it cannot be read."""
-    run, problem = attempt(lambda: read_log(log).run(sha256_of(log)))
+def _is_same_reading(run: Run, log: Path, round_name: str | None) -> bool:
+    """Whether reading the log in its folder and by this round gives the cached run of the same content."""
+    expected = round_name or round_at(run.start_ms)
+    return run.round == expected and run.folder in (None, log.absolute().parent.name)
+
+
+def _read_task(task: tuple[Path, str | None]) -> Run | str:
+    log, round_name = task
+    return try_read_log(log) if round_name is None else try_read_log(log, round_name)
+
+
+def try_read_log(log: Path, round_name: str | None = None) -> Run | str:
+    """Return the run of a log by the rules of a round, or the reason why it cannot be read."""
+    run, problem = attempt(lambda: read_log(log, round_name).run(sha256_of(log)))
     return str(problem) if run is None else run
 
 
@@ -260,7 +277,13 @@ def load_results(
         found = _merge_repeated_folders(
             [(path, package_results) for path in unpacked for package_results in _discover(path, unpacked[path])]
         )
-        logs = [log for _, package_results in found for result in package_results.results for log in result.logs]
+        rounds = {
+            log: package_results.round
+            for _, package_results in found
+            for result in package_results.results
+            for log in result.logs
+        }
+        logs = list(rounds)
         folders = [
             list_power_folder(log)
             for _, package_results in found
@@ -269,7 +292,7 @@ def load_results(
             for log in result.logs
         ]
         on_start(len(logs) + len(folders))
-        runs = read_runs(logs, cache, on_read)
+        runs = read_runs(logs, cache, on_read, {log: name for log, name in rounds.items() if name is not None})
         powers = read_powers(folders, cache, on_read)
         results: list[Result] = []
         notes: list[str] = []

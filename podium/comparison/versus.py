@@ -6,7 +6,7 @@ side the fastest. The geometric mean is over benchmarks, each of which counts on
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
@@ -67,7 +67,7 @@ class Versus:
     a_families: tuple[str, ...]  # accelerators that the text selects
     b_families: tuple[str, ...]
     pairs: tuple[Pair, ...]  # by benchmark and number of accelerators
-    omitted: Mapping[str, str]  # benchmarks that both ran without a pair, and why
+    omitted: Mapping[str, str]  # what both ran and is left out, by benchmark, and why
 
     @property
     def benchmarks(self) -> tuple[str, ...]:
@@ -102,10 +102,9 @@ def compare_accelerators(
     omitted: dict[str, str] = {}
     for benchmark in sorted({one.benchmark for one in side_a} & {one.benchmark for one in side_b}):
         of_a, of_b = ([one for one in side if one.benchmark == benchmark] for side in (side_a, side_b))
-        found = list(_pairs(of_a, of_b))
-        if not found:
-            sizes = (sorted({one.accelerators or 0 for one in side}) for side in (of_a, of_b))
-            omitted[benchmark] = " and ".join(format_list([f"{size:,}" for size in side], 8) for side in sizes)
+        found, reasons = _pairs(of_a, of_b)
+        if reasons:
+            omitted[benchmark] = "; ".join(reasons)
         for one, other in found:
             pairs.append(Pair(one, other, by_result.get(id(one)), by_result.get(id(other))))
     return Versus(a, b, a_families, b_families, tuple(pairs), omitted)
@@ -127,22 +126,35 @@ def _select(text: str, results: Sequence[Result]) -> list[Result]:
     return found
 
 
-def _pairs(side_a: Sequence[Result], side_b: Sequence[Result]) -> Iterator[tuple[Result, Result]]:
-    """Yield the pair of each division and number of accelerators that both sides have, from the newest rounds."""
+def _pairs(side_a: Sequence[Result], side_b: Sequence[Result]) -> tuple[list[tuple[Result, Result]], list[str]]:
+    """Return the pair of each division and number of accelerators that both sides have, and why others are left out."""
     groups: list[dict[tuple[str, int], list[Result]]] = [{}, {}]
     for side, group in zip((side_a, side_b), groups, strict=True):
         for one in side:
             group.setdefault((one.division or "", one.accelerators or 0), []).append(one)
-    for key in sorted(groups[0].keys() & groups[1].keys(), key=lambda key: (key[1], key[0])):
-        found_a, found_b = (group[key] for group in groups)
-        rounds = {_round(one) for one in found_a} & {_round(one) for one in found_b}
+    common = sorted(groups[0].keys() & groups[1].keys(), key=lambda key: (key[1], key[0]))
+    if not common:
+        sizes = [sorted({size for _, size in group}) for group in groups]
+        if set(sizes[0]).intersection(sizes[1]):
+            return [], ["the results with as many accelerators are of different divisions"]
+        named = " and ".join(format_list([f"{size:,}" for size in side], 8) for side in sizes)
+        return [], [f"no number of accelerators in common ({named})"]
+    found: list[tuple[Result, Result]] = []
+    reasons: list[str] = []
+    for key in common:
+        of_a, of_b = (group[key] for group in groups)
+        rounds = {_round(one) for one in of_a} & {_round(one) for one in of_b}
         if rounds:  # the same round: no progress of software between the two
-            found_a, found_b = ([one for one in side if _round(one) == max(rounds)] for side in (found_a, found_b))
+            of_a, of_b = ([one for one in side if _round(one) == max(rounds)] for side in (of_a, of_b))
         else:
-            found_a, found_b = ([o for o in s if _round(o) == max(map(_round, s))] for s in (found_a, found_b))
-        best_a, best_b = (min(side, key=lambda one: one.ranking_minutes()) for side in (found_a, found_b))
+            of_a, of_b = ([one for one in s if _round(one) == max(map(_round, s))] for s in (of_a, of_b))
+        best_a, best_b = (min(side, key=lambda one: one.ranking_minutes()) for side in (of_a, of_b))
         if _targets(best_a) == _targets(best_b):
-            yield best_a, best_b
+            found.append((best_a, best_b))
+        else:
+            names = f"{best_a.round or 'own'} and {best_b.round or 'own'}"
+            reasons.append(f"different targets in {names} ({key[1]:,} accelerators)")
+    return found, reasons
 
 
 def _round(result: Result) -> tuple[int, ...]:
@@ -165,7 +177,7 @@ def describe_versus(versus: Versus) -> list[str]:
     lines = []
     mean = versus.mean(TIME)
     if mean is None:
-        lines.append(f"{a} and {b} have no benchmark in common with the same number of accelerators.")
+        lines.append(f"{a} and {b} have no pair of results to compare.")
     else:
         count, pairs = len(versus.benchmarks), len(versus.pairs)
         ratios = [pair.time_ratio for pair in versus.pairs]
@@ -187,8 +199,8 @@ def describe_versus(versus: Versus) -> list[str]:
     for families, text in ((versus.a_families, a), (versus.b_families, b)):
         if len(families) > 1:
             lines.append(f"{text} selects {printable(format_list(families, MAX_NAMES))}.")
-    for benchmark, sizes in versus.omitted.items():
-        lines.append(f"{printable(benchmark)} is left out: no number of accelerators in common ({sizes}).")
+    for benchmark, reason in versus.omitted.items():
+        lines.append(f"{printable(benchmark)}: left out: {reason}.")
     return lines
 
 

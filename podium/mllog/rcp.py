@@ -191,10 +191,10 @@ class Reference:
 
     def olympic_mean(self, samples: Sequence[float | None]) -> float:
         """Mean without the smallest and the greatest values; a run that did not converge counts as NOT_CONVERGED."""
-        counted = sorted(NOT_CONVERGED if count is None else self._as_read(count) for count in samples)
+        counted = sorted(NOT_CONVERGED if count is None else self.as_read(count) for count in samples)
         return float(np.mean(counted[self.dropped : len(counted) - self.dropped]))
 
-    def _as_read(self, count: float) -> float:
+    def as_read(self, count: float) -> float:
         """A count as the official checker reads it: epochs with three decimals."""
         return round(count, 3) if self.log_key == "epoch_num" else count
 

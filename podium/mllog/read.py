@@ -128,8 +128,10 @@ LIMITS = Limits(
 )
 
 
-def read_log(path: Path) -> RunLog:
+def read_log(path: Path, round_name: str | None = None) -> RunLog:
     """Read an untrusted log. Raises UsageError if it does not exist, WorkError if it cannot be read.
+
+    Targets and units are those of the round, by default of that at the date of the run.
 
     Reading stops at LIMITS, far above what a run logs; an anomaly reports that.
     """
@@ -140,6 +142,6 @@ def read_log(path: Path) -> RunLog:
             anomalies.append(item)
         else:
             events.append(item)
-    log = build_run_log(path, events, anomalies)
+    log = build_run_log(path, events, anomalies, round_name)
     found = [anomaly for check in CHECKS for anomaly in check(log)]
     return replace(log, anomalies=tuple(sorted([*anomalies, *found])))

@@ -61,7 +61,7 @@ class Evaluation(NamedTuple):
     samples: float | None  # trained on until then; None where the log does not determine it
     accuracy: float  # the value of eval_accuracy: the benchmark's metric, or the first of several; may be a loss
     line: int
-    passes: bool  # whether all metrics reach the targets of the rounds at the time of the run
+    passes: bool  # whether all metrics reach the targets of the round
 
 
 class Point(NamedTuple):
@@ -78,6 +78,7 @@ class Run:
     """A run as logged: plausible numbers and printable texts only, small enough to be cached."""
 
     digest: str = ""  # SHA-256 of the log's bytes; empty where not computed
+    round: str | None  # the round whose targets and units apply; by the date of the run where none was given
     start_ms: float | None  # run_start, since 1970
     stop_ms: float | None
     status: str | None  # of run_stop: success or aborted; any other value in quotation marks
@@ -114,8 +115,8 @@ class Run:
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
-        """The targets of the rounds at the time of the run, one for each metric; empty where they are not known."""
-        return _targets(self.rules, self.start_ms, self.global_batch_size)
+        """The targets of the round, one for each metric; empty where they are not known."""
+        return () if self.rules is None else self.rules.targets_in(self.round, self.global_batch_size)
 
     @property
     def elapsed_seconds(self) -> float | None:
@@ -345,22 +346,27 @@ class RunLog(Run, Log):
         return Run(**{field.name: getattr(self, field.name) for field in fields(Run)} | {"digest": digest})
 
 
-def build_run_log(path: Path, events: Sequence[Event], anomalies: Sequence[Anomaly]) -> RunLog:
-    """Build the run from the events of its log."""
+def build_run_log(
+    path: Path, events: Sequence[Event], anomalies: Sequence[Anomaly], round_name: str | None = None
+) -> RunLog:
+    """Build the run from the events of its log, by the rules of a round or else of the run's date."""
     log = Log(path, tuple(events))
     start, stop = log.first_ms(constants.RUN_START), log.first_ms(constants.RUN_STOP)
     batch, trained = (
         _plausible_samples(log.number(key)) for key in (constants.GLOBAL_BATCH_SIZE, constants.TRAIN_SAMPLES)
     )
     name = _benchmark_name(log)
-    rules = find_benchmark(name)
+    rules, round_name = find_benchmark(name), round_name or round_at(start)
+    targets = () if rules is None else rules.targets_in(round_name, batch)
+    unit = _progress(rules, round_name)
     read_evaluations = _read_bert_evaluations if name == BERT else _read_evaluations
-    evaluations = tuple(read_evaluations(log, _targets(rules, start, batch), _progress(rules, start)))
+    evaluations = tuple(read_evaluations(log, targets, unit))
     seeds = [as_number(event.value) for event in log.all(constants.SEED)]
     succeeded = log.stop_status == constants.SUCCESS
     return RunLog(
         path=path,
         events=log.events,
+        round=round_name,
         start_ms=start,
         stop_ms=stop,
         status=_printable_status(log.stop_status),
@@ -369,7 +375,7 @@ def build_run_log(path: Path, events: Sequence[Event], anomalies: Sequence[Anoma
         evaluating_seconds=None if start is None or stop is None else _evaluating_seconds(log, start, stop),
         evaluations=evaluations,
         samples=_samples_to_target(evaluations, trained if name == BERT else None, rules) if succeeded else None,
-        **(_progress_to_stop(log, evaluations, trained, rules, start) if succeeded else NO_PROGRESS),
+        **(_progress_to_stop(log, evaluations, trained, rules, unit) if succeeded else NO_PROGRESS),
         train_samples=trained,
         eval_samples=_plausible_samples(log.number(constants.EVAL_SAMPLES)),
         global_batch_size=batch,
@@ -407,14 +413,9 @@ def _benchmark_name(log: Log) -> str | None:
     return None if folder is None else folder.name
 
 
-def _targets(rules: Benchmark | None, start_ms: float | None, batch: float | None) -> tuple[Target, ...]:
-    """Return the targets of the rounds at that time; empty where they are not known."""
-    return () if rules is None else rules.targets_in(round_at(start_ms), batch)
-
-
-def _progress(rules: Benchmark | None, start_ms: float | None) -> Progress:
-    """Return what counts progress in the rounds at that time; samples_count where it is not known."""
-    found = None if rules is None else rules.progress_in(round_at(start_ms))
+def _progress(rules: Benchmark | None, round_name: str | None) -> Progress:
+    """Return what counts progress in a round; samples_count where it is not known."""
+    found = None if rules is None else rules.progress_in(round_name)
     return found or Progress("samples_count", 1.0)
 
 
@@ -484,7 +485,7 @@ def _samples_to_target(
 
 
 def _progress_to_stop(
-    log: Log, evaluations: Sequence[Evaluation], trained: float | None, rules: Benchmark | None, start_ms: float | None
+    log: Log, evaluations: Sequence[Evaluation], trained: float | None, rules: Benchmark | None, unit: Progress
 ) -> dict[str, float | None]:
     """Return `trained` and `progress` of a run with status success."""
     stop = log.first(constants.RUN_STOP)
@@ -494,7 +495,6 @@ def _progress_to_stop(
         before = [one.samples for one in evaluations if one.line < stop.line and one.samples is not None]
         samples = _plausible_samples(max(before)) if before else trained
         return {"trained": samples, "progress": samples}
-    unit = _progress(rules, start_ms)
     counts = [_event_progress(event, unit) for event in log.all(constants.EVAL_ACCURACY) if event.line < stop.line]
     if rules is not None and rules.offline_evaluation:
         size = unit.samples or log.number(constants.GLOBAL_BATCH_SIZE)

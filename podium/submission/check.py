@@ -20,7 +20,7 @@ from podium.core.console import MARKS, UNKNOWN, number_table, print_line, summar
 from podium.core.errors import PodiumError, UsageError
 from podium.core.finding import Finding, Severity, has_errors, severity_counts
 from podium.core.text import printable
-from podium.mllog.benchmarks import benchmarks, find_benchmark
+from podium.mllog.benchmarks import benchmarks, find_benchmark, rounds
 from podium.mllog.read import read_log
 from podium.mllog.results_tree import Package, find_packages
 from podium.mllog.rounds import find_round, round_from_dates
@@ -136,9 +136,17 @@ def infer_ruleset(path: Path, packages: Sequence[Package]) -> ChosenRuleset:
     found = None if dated is None else ruleset_of_round(dated)
     if found is not None and found in fitting:
         return ChosenRuleset(found, f"the logs' dates are those of round {dated}")
+    if fitting and named is not None:
+        nearest = min(fitting, key=lambda one: abs(_ordinal(one.round) - _ordinal(named)))
+        return ChosenRuleset(nearest, f"the nearest to round {named}, which has no ruleset for these results")
     if fitting:
         return ChosenRuleset(fitting[-1], f"the newest that includes {', '.join(sorted(wanted)) or 'the results'}")
     return ChosenRuleset([*rulesets().values()][-1], "the newest; none includes all benchmarks of the results")
+
+
+def _ordinal(round_name: str) -> int:
+    """Return a round's place among all rounds."""
+    return list(rounds()).index(round_name)
 
 
 def _first_logs(packages: Sequence[Package]) -> Iterator[Run]:

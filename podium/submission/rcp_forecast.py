@@ -123,7 +123,7 @@ class _Check:
 
     def __init__(self, reference: Reference, point: Point, samples: Sequence[float | None]) -> None:
         self.dropped, self.threshold, self.mean = reference.dropped, point.threshold, point.mean
-        self.fixed = np.array([NOT_CONVERGED if count is None else count for count in samples])
+        self.fixed = np.array([NOT_CONVERGED if count is None else reference.as_read(count) for count in samples])
 
     def means(self, values: Values) -> Values:
         """Means of sets with these remaining runs, one set in each row."""

@@ -25,9 +25,11 @@ from podium.mllog.rcp import (
 )
 from podium.mllog.read import read_log
 from podium.mllog.results_tree import LOGS, sort_logs
+from podium.mllog.rounds import find_round, round_from_dates
 from podium.mllog.run import RunLog
 from podium.submission.rcp_forecast import INTERVAL, Forecast, forecast
 
+MAX_RATIO = 20  # between a run's progress and the reference's mean; more is another unit
 NONE = "none"  # in --samples: a run that did not converge
 MAX_COUNT = 1e15  # upper bound on plausible samples
 
@@ -65,7 +67,7 @@ def make_report(
     benchmark = _agree("--benchmark", benchmark, "submission_benchmark", [(log, _benchmark(log)) for log in logs])
     if benchmark is None:
         raise UsageError("--benchmark is missing; name it, such as llama31_8b, or give logs, which have it")
-    found = _find_reference(benchmark, ruleset)
+    found = _find_reference(benchmark, ruleset if ruleset is not None else _ruleset_of(paths, logs, benchmark))
     batch_size = _agree("--batch-size", batch_size, "global_batch_size", [(log, _batch_size(log)) for log in logs])
     if batch_size is not None and not 0 < batch_size < MAX_BATCH_SIZE:
         raise UsageError(f"--batch-size {batch_size}: allowed are 1 to {MAX_BATCH_SIZE - 1:,}")
@@ -80,6 +82,8 @@ def make_report(
     if batch_size is None:
         return RcpReport(found, None, (), None, None, None)
     point = found.at(batch_size)
+    if point is not None:
+        _require_unit(counts, point, found)
     return RcpReport(
         found,
         batch_size,
@@ -88,6 +92,27 @@ def make_report(
         forecast(found, point, counts) if point is not None else None,
         found.verdict(batch_size, counts) if len(counts) == found.runs else None,
     )
+
+
+def _ruleset_of(paths: Sequence[Path], logs: Sequence[RunLog], benchmark: str) -> str | None:
+    """The ruleset of the round that the logs' path names, else of their dates; None where it has no points."""
+    if not logs:
+        return None
+    named = find_round(paths[0].resolve(), paths[0].resolve())
+    name = named or round_from_dates([log.start_ms for log in logs if log.start_ms is not None])
+    ruleset = None if name is None else f"{name.removeprefix('v')}.0"
+    known = ruleset in rulesets() and ruleset is not None and reference(benchmark, ruleset) is not None
+    return ruleset if known else None
+
+
+def _require_unit(counts: Sequence[float | None], point: Point, found: Reference) -> None:
+    """Raise UsageError for counts that are in another unit than the reference, by their order of magnitude."""
+    for count in counts:
+        if count is not None and not point.mean / MAX_RATIO < count < point.mean * MAX_RATIO:
+            raise UsageError(
+                f"a run needed {count:,.6g} {found.unit} to the target, and the reference needs {point.mean:,.6g}; "
+                f"give {found.unit} ({found.log_key}), or --ruleset of the runs' round"
+            )
 
 
 def _find_reference(benchmark: str, ruleset: str | None) -> Reference:
@@ -154,7 +179,7 @@ def _read_logs(paths: Sequence[Path]) -> list[RunLog]:
     most = max(entry.runs for entry in benchmarks_table().values())
     if len(files) > most:
         raise UsageError(f"{len(files):,} logs were given, and no result has more than {most} runs")
-    return [read_log(file) for file in files]
+    return [read_log(file, find_round(file.resolve(), file.resolve())) for file in files]
 
 
 def _benchmark(log: RunLog) -> str:
@@ -292,7 +317,9 @@ def _check_table(report: RcpReport, point: Point, made: Forecast) -> Any:
         table.add_row("RCP check", f"{'passed' if verdict.passed else 'FAILED'}: {verdict.message}")
         if verdict.samples is not None:
             table.add_row("mean of the set", _number(verdict.samples, found))
-            table.add_row("scaling factor", f"{verdict.factor:.4f}" if found.scaled else "not scaled by this ruleset")
+            if verdict.passed:
+                factor = f"{verdict.factor:.4f}" if found.scaled else "not scaled by this ruleset"
+                table.add_row("scaling factor", factor)
         return table
     table.add_row("probability of passing", _percent(made.passes))
     if made.unconverged > 0:

@@ -105,7 +105,9 @@ def read_package_logs(package: Package, ruleset: Ruleset) -> CheckedPackage:
         if folder.benchmark in ruleset.benchmarks or not package.systems:
             system = package.system(folder.system)
             fields = system.fields if system is not None else None
-            runs = tuple(CheckedRun(package.relative(path), read_log(path), fields) for path in folder.logs)
+            runs = tuple(
+                CheckedRun(package.relative(path), read_log(path, ruleset.round), fields) for path in folder.logs
+            )
             sets.append(CheckedSet(package.relative(folder.path), folder, system, runs))
     return CheckedPackage(package, tuple(sets))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mlperf_logging.mllog import constants
@@ -13,6 +14,7 @@ from benchmarks.bert.rules import CLOSED_EVALUATION_SAMPLES, evaluation_interval
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.text import printable, short_repr, truncate
+from podium.mllog import rcp
 from podium.mllog.benchmarks import Target
 from podium.mllog.lines import Event
 from podium.mllog.rulesets import Ruleset
@@ -220,7 +222,36 @@ def _check_train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         yield (run.error if is_wrong else run.warning)("train_samples", message, event)
 
 
+MAX_REFERENCE_RATIO = 20  # between progress to the target and the reference's mean; more is another unit
+
+
+def _check_unit(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Check that progress is in the unit of the benchmark's reference points, by its order of magnitude."""
+    log, name = run.log, run.log.benchmark
+    known = name is not None and ruleset.name in rcp.rulesets()
+    points = rcp.reference(name, ruleset.name) if known and name is not None else None
+    if points is None or not log.progress or run.is_bert:
+        return
+    mean = median(record.mean for record in points.points)
+    if not mean / MAX_REFERENCE_RATIO < log.progress < mean * MAX_REFERENCE_RATIO:
+        message = (
+            f"the target is reached at {points.log_key} {log.progress:,.6g}, and the reference needs {mean:,.6g} "
+            f"{points.unit}; log {points.log_key} in {points.unit}"
+        )
+        yield run.error("progress", message, log.evaluations[-1].line if log.evaluations else None)
+
+
+def _check_checkpoint(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Check that training did not resume from a later checkpoint; only GPT-3's reference starts from one with steps."""
+    event = run.log.first("init_checkpoint_step")
+    if event is not None and run.closed and event.value != 0 and run.log.benchmark != "gpt3":
+        message = f"init_checkpoint_step is {short_repr(event.value)}; in the closed division training starts at step 0"
+        yield run.error("resumed", message, event)
+
+
 EVALUATION_CHECKS = (
+    _check_unit,
+    _check_checkpoint,
     _check_evaluation_samples,
     _check_accuracies,
     _check_progress,

@@ -1,10 +1,13 @@
 """Checks of the timed run: its end, a status that agrees with its evaluations, and plausible times."""
 
+import time
 from itertools import pairwise
 from statistics import median
 
+from podium.mllog.lines import Event
 from podium.mllog.read import LATEST_MS
 from podium.mllog.rulesets import Ruleset
+from podium.mllog.run import as_number
 from podium.mllog.write import ABORTED, RESTARTED, SUCCESS
 from podium.submission.checks.context import CheckedRun, Findings
 
@@ -18,6 +21,10 @@ TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_star
 OFFLINE = ("eval_start", "eval_accuracy", "eval_stop", "run_stop")
 CLOSED_INIT_MINUTES = 30
 MAX_RUN_HOURS = 24 * 14
+EARLIEST_MS = 1_514_764_800_000  # the beginning of 2018, MLPerf's first year: earlier times are in another unit
+FUTURE_MS = 86_400_000  # by how much a time may be ahead of this machine's clock
+# How much faster than later ones the first interval of samples may be trained, by the logged times.
+MAX_FIRST_PACE = 3.0
 
 
 def _check_run_stop(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -67,7 +74,8 @@ def _best(run: CheckedRun) -> str:
     values = [evaluation.accuracy for evaluation in run.log.evaluations]
     if not values:
         return "there is none"
-    return f"the best is {min(values) if run.log.targets[0].lower_is_better else max(values):.6g}"
+    best = min(values) if run.log.targets[0].lower_is_better else max(values)
+    return f"the best {run.log.targets[0].metric} is {best!r}"
 
 
 def _allowed_skew_ms(run: CheckedRun) -> float:
@@ -108,7 +116,10 @@ def _check_order(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if start is not None and stop.line < start.line:
         yield run.error("order", f"run_stop comes before run_start (line {start.line})", stop)
     passing = log.passing
-    if passing is None or log.status != SUCCESS or run.offline_evaluation:
+    if passing is None or log.status != SUCCESS:
+        return
+    if run.offline_evaluation:
+        yield from _check_stop_of_checkpoint(run, stop, skew)
         return
     ahead_ms = passing.time_ms - stop.time_ms
     if ahead_ms > skew:
@@ -123,6 +134,38 @@ def _check_order(run: CheckedRun, ruleset: Ruleset) -> Findings:
             f"run_stop is logged before the first evaluation that reaches the target (line {passing.line})",
             stop,
         )
+
+
+def _check_stop_of_checkpoint(run: CheckedRun, stop: Event, skew: float) -> Findings:
+    """Check that run_stop does not come before the training that the first passing checkpoint needed.
+
+    Blocks are logged with the samples at their start or at their end: all blocks with fewer samples than the checkpoint
+    have ended when it is written, whichever of the two was logged.
+    """
+    counts = [(as_number(event.metadata.get("samples_count")), event) for event in run.log.all("block_stop")]
+    before = [event for count, event in counts if count is not None and count < (run.log.samples or 0)]
+    last = max(before, key=lambda event: event.time_ms, default=None)
+    if last is not None and stop.time_ms < last.time_ms - skew:
+        message = (
+            f"run_stop is {(last.time_ms - stop.time_ms) / 1e3:,.2f} s before the block_stop in line {last.line}; the "
+            f"checkpoint that passed ({run.log.samples:,.0f} samples) was written after that, and stops the clock"
+        )
+        yield run.error("run_stop_early", message, stop)
+
+
+def _check_first_interval(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Warn of a first interval that was trained much faster than the later ones: the clock may have started late."""
+    points = [(point.seconds, point.samples) for point in run.log.points if point.samples is not None]
+    if run.offline_evaluation or len(points) < 4 or any(b <= a for (_, a), (_, b) in pairwise(points)):
+        return
+    paces = [(later[0] - earlier[0]) / (later[1] - earlier[1]) for earlier, later in pairwise(points)]
+    usual, (seconds, samples) = median(paces), points[0]
+    if usual > 0 and 0 < seconds < usual * samples / MAX_FIRST_PACE:
+        message = (
+            f"the first evaluation comes {seconds:,.1f} s after run_start, though its {samples:,.0f} samples take "
+            f"{usual * samples:,.1f} s at the pace of the later ones; the clock starts before training"
+        )
+        yield run.warning("first_interval", message, run.log.evaluations[0].line)
 
 
 def _check_late_stop(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -158,6 +201,13 @@ def _check_times(run: CheckedRun, ruleset: Ruleset) -> Findings:
         hours = log.elapsed_seconds / 3600
         message = f"the run takes {hours:,.0f} hours; check its times"
         yield run.warning("run_time", message, log.first("run_stop"))
+    edges = [event for key in ("run_start", "run_stop") if (event := log.first(key)) is not None]
+    early = next((event for event in edges if event.time_ms < EARLIEST_MS), None)
+    if early is not None:
+        message = f"{early.key} has the time_ms {early.time_ms:,.0f}, before MLPerf began; log milliseconds since 1970"
+        yield run.error("run_time", message, early)
+    elif any(event.time_ms > time.time() * 1e3 + FUTURE_MS for event in edges if event.time_ms < LATEST_MS):
+        yield run.warning("run_time", "the run lies in the future; check the clock of the machine", edges[-1])
     wrong = [event for event in log.events if not 0 < event.time_ms < LATEST_MS]
     if wrong:
         what = f"time_ms {wrong[0].time_ms:.0f} is not a time in milliseconds since 1970"
@@ -219,6 +269,7 @@ TIMING_CHECKS = (
     _check_status,
     _check_order,
     _check_late_stop,
+    _check_first_interval,
     _check_times,
     _check_initialisation,
     _check_caches,

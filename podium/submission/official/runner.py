@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from podium.core.errors import PodiumError, WorkError
 from podium.core.files import make_folder
-from podium.core.finding import Finding
+from podium.core.finding import Finding, has_errors
 from podium.core.processes import processors
 from podium.mllog.benchmarks import Progress
 from podium.mllog.lines import MAX_LINE
@@ -359,7 +359,8 @@ class _Task:
         counted_by: CountedBy | None = "train_samples" if by_train_samples else progress.key if progress else None
         findings = parse_output.parse_package(answer, folder, for_package, self.ruleset, _unit(progress))
         scaling = _read_scaling_factor(for_package / "results" / result.system / result.benchmark / SCALING)
-        if closed and self.ruleset.scaled:
+        # Of a set that the package checker rejects it writes no factor, whatever the right one is.
+        if closed and self.ruleset.scaled and not has_errors(findings):
             findings += _compare_scaling(result.path / SCALING, scaling, f"{folder}/{SCALING}")
         summed = self._run_tool("result_summarizer", for_summary, benchmark=result.benchmark)
         findings += parse_output.parse_summary(summed, folder, for_summary)

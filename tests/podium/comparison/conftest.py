@@ -20,6 +20,7 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
     accuracies = (0.4, 0.6, 0.7, 0.73)
     run = Run(
         digest=f"{seconds}-{samples}",
+        round="v2.0",
         start_ms=START,
         stop_ms=START + seconds * 1e3,
         status="success",

@@ -55,8 +55,12 @@ def test_a_pair_has_equal_size_division_and_targets() -> None:
     ]
     versus = compare_accelerators("H100", "B200", results)
     assert versus.pairs == () and set(versus.omitted) == {"bert", "ssd", "flux1"}
-    assert describe_versus(versus)[0].endswith("no benchmark in common with the same number of accelerators.")
-    assert versus.omitted["bert"] == "64 and 72"
+    assert describe_versus(versus)[0].endswith("have no pair of results to compare.")
+    assert versus.omitted == {
+        "bert": "no number of accelerators in common (64 and 72)",
+        "ssd": "different targets in v1.1 and v4.1 (8 accelerators)",
+        "flux1": "the results with as many accelerators are of different divisions",
+    }
 
 
 def test_the_newest_common_round_and_its_fastest_results_count() -> None:

@@ -131,11 +131,11 @@ def good_package(tmp_path_factory: pytest.TempPathFactory, good_config: RunConfi
 def read_once(read_logs: dict[bytes, RunLog]) -> Iterator[None]:
     """Parse equal logs once: a fault is in one log of ten, and the others are the same in every test."""
 
-    def read(path: Path) -> RunLog:
-        content = path.read_bytes()
-        if content not in read_logs:
-            read_logs[content] = read_log(path)
-        return replace(read_logs[content], path=path)
+    def read(path: Path, round_name: str) -> RunLog:
+        key = path.read_bytes() + round_name.encode()
+        if key not in read_logs:
+            read_logs[key] = read_log(path, round_name)
+        return replace(read_logs[key], path=path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "read_log", read)

@@ -131,6 +131,32 @@ def in_log(old: bytes, new: bytes) -> Plant:
     return apply
 
 
+def in_seconds(events: Events) -> None:
+    for event in events:
+        event["time_ms"] //= 1000
+
+
+def in_the_future(events: Events) -> None:
+    for event in events:
+        event["time_ms"] += 20 * 365 * 24 * HOUR
+
+
+def resumed(events: Events) -> None:
+    events.insert(9, at(events, "seed") | {"key": "init_checkpoint_step", "value": 5000})
+
+
+def late_clock(events: Events) -> None:
+    """Start the clock, and what comes before the first evaluation, 50 s late of the 60 s of the first interval."""
+    for event in events[: events.index(at(events, "block_stop"))]:
+        event["time_ms"] += 50_000
+
+
+def epochs_in_samples(events: Events) -> None:
+    for event in events:
+        if "epoch_num" in event["metadata"]:
+            event["metadata"]["epoch_num"] *= 1_170_301
+
+
 def with_scaling(copy: FaultyCopy) -> None:
     (copy.results / "scaling.json").write_text('{"scaling_factor": 0.9}', encoding="utf-8")
 
@@ -217,6 +243,12 @@ FAULTS: dict[str, tuple[Shape, str | None, Plant]] = {
     "a NUL byte in a line": (L, "log_json", in_log(b'"value": true', b'"value": \x00true')),
     "a line cut short": (R, "log_json", in_log(b'"lineno": ', b"\n")),
     "a key twice in a line": (L, "log_odd_json", in_log(b'"value": 32,', b'"value": 64, "value": 32,')),
+    # found in review
+    "times in seconds": (L, "run_time", lambda copy: copy.edit(in_seconds, copy.all_runs)),
+    "times of the future": (R, "run_time", lambda copy: copy.edit(in_the_future, copy.all_runs)),
+    "training that resumed at step 5,000": (L, "resumed", edited(resumed, every=True)),
+    "the clock starts late in the first interval": (L, "first_interval", edited(late_clock, every=True)),
+    "epoch_num in samples": (R, "progress", edited(epochs_in_samples, every=True)),
 }
 BETA = {"key": "opt_adam_beta_1", "value": 1.5}
 
@@ -321,7 +353,7 @@ def fails_unet(events: Events) -> None:
 
 
 UNET_SETTINGS = {"submission_status": "onprem", "global_batch_size": 56, "eval_samples": 42, "train_samples": 168}
-UNET = Shape("unet3d", "4.0.0", UNET_SETTINGS, "epoch_num", 168, (3,) * 40, 0.5, 0.908)
+UNET = Shape("unet3d", "4.0.0", UNET_SETTINGS, "epoch_num", 117_600, (3,) * 40, 0.5, 0.908)
 
 
 def test_checkpoints_may_be_evaluated_after_the_run_in_any_order(tmp_path: Path) -> None:
@@ -342,6 +374,10 @@ def test_checkpoints_may_be_evaluated_after_the_run_in_any_order(tmp_path: Path)
 
     copy.edit(evaluate_later, range(10))
     assert [one for one in own_findings(root, STABLE_DIFFUSION) if one.rule != "copied"] == []
+    copy.edit(lambda events: later("run_stop", -100_000)(events))
+    (found,) = [one for one in own_findings(root, STABLE_DIFFUSION) if one.rule == "run_stop_early"]
+    assert "block_stop" in found.message
+    copy.edit(lambda events: later("run_stop", 100_000)(events))
     copy.edit(lambda events: at(events, "eval_accuracy", 2)["metadata"].update(metric="IS"))
     (found,) = [one for one in own_findings(root, STABLE_DIFFUSION) if one.rule == "eval_accuracy"]
     assert found.message == "eval_accuracy has the metric 'IS' in its metadata; it must be one of FID, CLIP"
