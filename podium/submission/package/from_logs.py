@@ -83,7 +83,7 @@ def package_logs(request: LogsRequest, checker: Checker, on_progress: Callable[[
             f"--division {request.division}: {request.description} is of the {system.division} division, which the "
             "logs must have too; package it without --division"
         )
-    sets = {}
+    sets: dict[str, list[RunLog]] = {}
     for folder in request.logs:
         on_progress(f"Reading the logs in {folder}")
         runs, rules = _read_set(folder, request.ruleset)
