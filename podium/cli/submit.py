@@ -1,13 +1,18 @@
 """`podium submit …`: describes systems, and builds and checks submission packages for MLPerf."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from podium.cli.options import AsJson, System, print_output
 from podium.core.console import Console, errors, print_json, print_message, progress_bar
+
+if TYPE_CHECKING:
+    from podium.core.finding import Finding
+    from podium.mllog.rulesets import Ruleset
 
 submit = typer.Typer(no_args_is_help=True, help="Describe systems, and build and check submissions to MLPerf.")
 
@@ -66,13 +71,19 @@ def describe(
         raise typer.Exit(1)
 
 
-@submit.command(epilog="Example: [bold]podium submit package laptop --out submission --org Podium[/bold]")
+@submit.command(
+    epilog="Examples: [bold]podium submit package laptop --out submission --org Podium[/bold]; "
+    "[bold]podium submit package logs/llama31_8b --description mine.json --code llama --ruleset 6.1.0 "
+    "--out submission --org Podium[/bold]"
+)
 def package(
     systems: Annotated[
         list[str],
         typer.Argument(
+            metavar="SYSTEMS|LOGS...",
             help="Names in systems/ or paths of systems' YAML files, whose runs are those in results/SYSTEM; or sets "
-            "of runs, runs/SYSTEM/DATE_TIME."
+            "of runs, runs/SYSTEM/DATE_TIME. With --description: folders of logs by any framework, each with the "
+            "result_*.txt (or without any, the *.txt and *.log) of one benchmark.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="A new folder. The package is the folder ORG in it.")],
@@ -83,8 +94,25 @@ def package(
         str | None, typer.Option(metavar="closed|open", help="Refuse systems of the other division.")
     ] = None,
     ruleset_name: Annotated[
-        str, typer.Option("--ruleset", help="The version of MLPerf's rules, 1.1.0 to 5.0.0, which include BERT.")
-    ] = "5.0.0",
+        str | None,
+        typer.Option(
+            "--ruleset",
+            help="The version of MLPerf's rules: of Podium's runs 1.1.0 to 5.0.0, which include BERT, by default "
+            "5.0.0; required with --description, 1.1.0 to 6.1.0.",
+        ),
+    ] = None,
+    description: Annotated[
+        Path | None,
+        typer.Option(help="Package folders of logs of the system that this file describes: NAME.json or NAME.yaml."),
+    ] = None,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[BENCHMARK=]FOLDER",
+            help="With --description: the code that made the runs, with a README; given several times where "
+            "benchmarks have different code.",
+        ),
+    ] = None,
     results: Annotated[
         Path | None,
         typer.Option(help="The folder that contains SYSTEM/bert, or a folder of logs. Default: results/."),
@@ -101,26 +129,47 @@ def package(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build a submission package of ten runs of each system: results, system descriptions and code.
+    """Build a submission package of Podium's runs of each system, or of logs of any benchmark by any framework.
 
-    Of more than ten runs, the ten consecutive ones with the median score are used. The logs are compared with the
-    records of their runs, and the comparisons are printed. If the package would be rejected, the command prints the
-    rule, exits with code 1 and leaves no package.
+    Of more runs than a result needs, ten of most benchmarks, the consecutive ones with the median score are used.
+    The logs of Podium's runs are compared with the records of their runs, and the comparisons are printed; other logs
+    are copied byte for byte. If the package would be rejected, the command prints the rule, exits with code 1 and
+    leaves no package.
     """
     from podium.core.errors import UsageError
-    from podium.mllog.rulesets import bert_ruleset
+    from podium.mllog.rulesets import LATEST, bert_ruleset
+    from podium.mllog.rulesets import ruleset as named
     from podium.run.progress import Progress
     from podium.submission.check import check as check_path
     from podium.submission.check import package_json, print_package
     from podium.submission.package.build import PackageRequest
     from podium.submission.package.build import package as make_package
+    from podium.submission.package.from_logs import LogsRequest, package_logs
 
     if division not in (None, "closed", "open"):
         raise UsageError(f"--division: found {division!r}, allowed is closed or open")
-    request = PackageRequest(
-        tuple(systems), out, org, bert_ruleset(ruleset_name), division, results, runs, allow_other_code
-    )
-    made = make_package(request, lambda path, rules: check_path(path, rules).findings, Progress(errors).note)
+    report_progress = Progress(errors).note
+
+    def checker(path: Path, rules: "Ruleset") -> "Sequence[Finding]":
+        return check_path(path, rules).findings
+
+    if description is None:
+        if code:
+            raise UsageError("--code is of packages of logs; give --description too, or leave it out")
+        request = PackageRequest(
+            tuple(systems), out, org, bert_ruleset(ruleset_name or LATEST), division, results, runs, allow_other_code
+        )
+        made = make_package(request, checker, report_progress)
+    else:
+        if ruleset_name is None or not code:
+            missing = "--ruleset" if ruleset_name is None else "--code"
+            raise UsageError(f"{missing} is missing: a package of logs needs --description, --code and --ruleset")
+        if results is not None or runs is not None or allow_other_code:
+            raise UsageError("--results, --runs and --allow-other-code are of Podium's runs; leave --description out")
+        of_logs = LogsRequest(
+            tuple(map(Path, systems)), description, tuple(code), out, org, named(ruleset_name), division
+        )
+        made = package_logs(of_logs, checker, report_progress)
     print_output(as_json, package_json(made), lambda to: print_package(to, made))
 
 

@@ -103,7 +103,7 @@ def is_package(folder: Path) -> bool:
 def read_package(root: Path) -> Package:
     """Read an ORG folder. Raises OSError if a folder in it cannot be listed."""
     systems = [
-        SystemFile(path, path.stem, *_read_description(path))
+        SystemFile(path, path.stem, *read_description(path))
         for path in _list_entries(root / "systems")
         if path.suffix == ".json" and _is_regular_file(path)
     ]
@@ -128,7 +128,7 @@ def read_results(folder: Path, system: str, benchmark: str) -> ResultFolder:
     return ResultFolder(folder, system, benchmark, sort_logs(logs), tuple(others))
 
 
-def _read_description(path: Path) -> tuple[Mapping[str, Any] | None, str | None]:
+def read_description(path: Path) -> tuple[Mapping[str, Any] | None, str | None]:
     """Read a system description; return its fields, or None, and what is wrong with it."""
     with path.open("rb") as file:
         content = file.read(MAX_DESCRIPTION + 1)

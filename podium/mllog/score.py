@@ -37,12 +37,13 @@ def score_seconds(seconds: Sequence[float], runs: int = RUNS, dropped: int = DRO
     return mean(counted) if len(seconds) == runs and math.isfinite(counted[-1]) else None
 
 
-def window_scores(seconds: Sequence[float]) -> list[float]:
-    """Score every window of ten consecutive runs, in seconds; inf without one. ValueError for fewer than ten runs."""
-    if len(seconds) < RUNS:
-        raise ValueError(f"{len(seconds)} runs have no window of {RUNS}")
-    windows = (seconds[first : first + RUNS] for first in range(len(seconds) - RUNS + 1))
-    return [math.inf if score is None else score for score in map(score_seconds, windows)]
+def window_scores(seconds: Sequence[float], runs: int = RUNS, dropped: int = DROPPED) -> list[float]:
+    """Score every window of `runs` consecutive runs, in seconds; inf without a score. ValueError for fewer runs."""
+    if len(seconds) < runs:
+        raise ValueError(f"{len(seconds)} runs have no window of {runs}")
+    windows = (seconds[first : first + runs] for first in range(len(seconds) - runs + 1))
+    scores = (score_seconds(window, runs, dropped) for window in windows)
+    return [math.inf if score is None else score for score in scores]
 
 
 def median_window(scores: Sequence[float]) -> int:

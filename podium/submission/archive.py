@@ -50,6 +50,8 @@ class Tally:
     total_bytes: int = 0
     whole: bool = True  # False once a limit on the whole package was exceeded: copying stopped there
     findings: list[Finding] = field(default_factory=list)
+    leave_out: Callable[[str], bool] = lambda name: False  # entries of a folder that are not copied, by name
+    left_out: list[PurePosixPath] = field(default_factory=list)
 
     def refuse(self, path: PurePosixPath, rule: str, message: str) -> None:
         self.findings.append(Finding.error(printable(str(path)), rule, message))
@@ -105,7 +107,9 @@ def copy_tree(source: Path, target: Path, tally: Tally, inside: PurePosixPath = 
             continue
         if not tally.add_entry(path):
             return
-        if accept_name(path, tally):
+        if tally.leave_out(entry.name):
+            tally.left_out.append(path)
+        elif accept_name(path, tally):
             _copy_entry(entry, target / entry.name, tally, path)
         if not tally.whole:
             return

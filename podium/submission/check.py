@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.bert.rules import RUNS
 from podium.core.console import MARKS, UNKNOWN, number_table, print_line, summary_table, text_table
 from podium.core.errors import PodiumError, UsageError
 from podium.core.finding import Finding, Severity, has_errors, severity_counts
@@ -36,7 +35,7 @@ from podium.submission.rcp import Convergence
 if TYPE_CHECKING:  # importing these takes a quarter of the start-up time, and a check does not need them
     from podium.submission.describe import Field
     from podium.submission.package.build import BuiltPackage
-    from podium.submission.package.files import SubmittedSystem
+    from podium.submission.package.files import SubmittedLogs, SubmittedSystem
 
 
 GIVEN = "as given"
@@ -355,9 +354,9 @@ def print_package(console: Console, packaged: "BuiltPackage") -> None:
             console.print(_window_table(submitted))
         console.print(_system_table(submitted))
         for text in submitted.compared:
-            print_line(console, f"compared: {submitted.system}: {text}")
+            print_line(console, f"compared: {submitted.label}: {text}")
         for note in submitted.notes:
-            print_line(console, f"note: {submitted.system}: {note}")
+            print_line(console, f"note: {submitted.label}: {note}")
     for finding in packaged.findings:
         print_line(console, f"warning: {finding.rule}: {finding.path}: {finding.message} ({finding.source})")
     print_line(console, str(packaged.folder))
@@ -372,11 +371,12 @@ def package_json(packaged: "BuiltPackage") -> dict[str, Any]:
     }
 
 
-def _system_json(submitted: "SubmittedSystem") -> dict[str, Any]:
+def _system_json(submitted: "SubmittedSystem | SubmittedLogs") -> dict[str, Any]:
     selection, found = submitted.selection, submitted.convergence
     return {
         "system": submitted.system,
-        "division": submitted.config.division,
+        "benchmark": submitted.benchmark,
+        "division": submitted.division,
         "score_seconds": selection.score,
         "scaled_score_seconds": selection.score * _scaling_factor(found),
         "runs": [{"file": str(run.path), "seconds": _finite_or_none(scoring_seconds(run))} for run in selection.runs],
@@ -384,23 +384,22 @@ def _system_json(submitted: "SubmittedSystem") -> dict[str, Any]:
         "window": selection.window,
         "convergence": None if found is None else {k: v for k, v in asdict(found).items() if k != "scaling"},
         "scaled": found is not None and found.scaling is not None,
-        "commit": submitted.code.commit,
-        "commit_made_the_runs": submitted.code.made_the_runs,
+        **submitted.code_json,
         "compared": list(submitted.compared),
         "notes": list(submitted.notes),
     }
 
 
-def _window_table(submitted: "SubmittedSystem") -> Table:
+def _window_table(submitted: "SubmittedSystem | SubmittedLogs") -> Table:
     selection = submitted.selection
-    title = f"{submitted.system}: {len(selection.scores)} windows of {RUNS} consecutive runs"
+    title = f"{submitted.label}: {len(selection.scores)} windows of {selection.length} consecutive runs"
     caption = "the median window is submitted"
     if len(selection.scores) % 2 == 0:
         caption += "; of the two in the middle, the slower, so that the selection cannot improve the score"
     table = number_table(title, "from", "to", "score", "rank", "", caption=caption)
     ranks = sorted(range(len(selection.scores)), key=lambda window: (selection.scores[window], window))
     for window, score in enumerate(selection.scores):
-        names = (selection.runs[window].name, selection.runs[window + RUNS - 1].name)
+        names = (selection.runs[window].name, selection.runs[window + selection.length - 1].name)
         rank = str(1 + ranks.index(window))
         table.add_row(
             *map(Text, names), _format_seconds(score), rank, "submitted" if window == selection.window else ""
@@ -408,28 +407,27 @@ def _window_table(submitted: "SubmittedSystem") -> Table:
     return table
 
 
-def _system_table(submitted: "SubmittedSystem") -> Table:
-    table = summary_table(f"{submitted.system}, {submitted.config.division} division")
+def _system_table(submitted: "SubmittedSystem | SubmittedLogs") -> Table:
+    table = summary_table(f"{submitted.label}, {submitted.division} division")
     selection, found = submitted.selection, submitted.convergence
     table.add_row("MLPerf score", _format_seconds(selection.score))
     if found is not None:
-        for row in _convergence_rows(found, selection):
+        for row in _convergence_rows(found, selection, submitted.unit):
             table.add_row(*row)
-    table.add_row(
-        "code", f"commit {submitted.code.commit[:12]}" + ("" if submitted.code.made_the_runs else ", not certain")
-    )
-    if submitted.code.doubt:
-        table.add_row("", escape(submitted.code.doubt))
+    for name, text in submitted.code_rows:
+        table.add_row(name, escape(text))
     return table
 
 
-def _convergence_rows(found: Convergence, selection: WindowSelection) -> list[tuple[str, str]]:
+def _convergence_rows(found: Convergence, selection: WindowSelection, unit: str) -> list[tuple[str, str]]:
     rows = [("RCP check", f"{'passed' if found.passed else 'FAILED'}: {escape(found.message)}")]
     if found.samples is not None and found.reference_samples is not None and found.least_samples is not None:
-        rows.append(("samples to target", f"{found.samples:,.0f}"))
+        from podium.submission.package.files import format_progress
+
         batch = f"batch {found.reference_batch_size:,}"
-        rows.append(("  of the reference", f"{found.reference_samples:,.0f} ({batch})"))
-        rows.append(("  minimum accepted", f"{found.least_samples:,.0f}"))
+        rows.append((f"{unit} to target", format_progress(found.samples, unit)))
+        rows.append(("  of the reference", f"{format_progress(found.reference_samples, unit)} ({batch})"))
+        rows.append(("  minimum accepted", format_progress(found.least_samples, unit)))
     if found.scaling is not None:
         rows.append(("scaled by (scaling.json)", f"{found.factor:.6f}"))
         rows.append(("  scaled score", _format_seconds(selection.score * found.factor)))

@@ -21,15 +21,15 @@ from podium.submission.official.runner import FOLDER_TIMEOUT_SECONDS, ToolProces
 
 @dataclass(frozen=True)
 class Convergence(rcp.Convergence):
-    """Result of the official RCP checker on ten logs."""
+    """Result of the official RCP checker on the logs of a result."""
 
     scaling: bytes | None  # scaling.json as the official package checker writes it; None where the score is not scaled
 
 
 def convergence(logs: Sequence[Path], ruleset: Ruleset) -> Convergence:
-    """Run the official RCP checker on copies of ten logs. Raises WorkError where it breaks off."""
+    """Run the official RCP checker on copies of a result's logs. Raises WorkError where it breaks off."""
     with tempfile.TemporaryDirectory() as temporary, closing(ToolProcess()) as process:
-        folder = Path(temporary) / "bert"
+        folder = Path(temporary) / "result"
         folder.mkdir()
         for number, log in enumerate(logs):
             shutil.copyfile(log, folder / f"result_{number}.txt")

@@ -34,6 +34,7 @@ from podium.submission.package.data import compare_data
 from podium.submission.package.files import (
     IMPLEMENTATION,
     PROJECT_README,
+    SubmittedLogs,
     SubmittedSystem,
     code_readme,
     implementation_json,
@@ -53,12 +54,17 @@ from podium.submission.rcp import convergence
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
 
 
+def is_name(name: str) -> bool:
+    """Whether git and MLPerf's repo_checker accept a folder's name."""
+    return NAME.fullmatch(name) is not None and ".." not in name and not name.endswith(".")
+
+
 def validate_name(name: str, what: str) -> str:
     """Return a folder name that git and MLPerf's repo_checker accept.
 
     Raises UsageError for any other name; `what` is the option or key it comes from.
     """
-    if not NAME.fullmatch(name) or ".." in name or name.endswith("."):
+    if not is_name(name):
         raise UsageError(
             f"{what}: found {name!r}; allowed is a name of up to 100 letters, digits and _ . + - that begins with a "
             "letter or a digit, since it becomes a folder of MLPerf's repository"
@@ -89,7 +95,7 @@ class BuiltPackage:
     """A package that was built, and the findings of the checks, which are warnings only."""
 
     folder: Path  # OUT/ORG
-    systems: tuple[SubmittedSystem, ...]
+    systems: tuple[SubmittedSystem | SubmittedLogs, ...]
     findings: tuple[Finding, ...]
 
 
@@ -104,21 +110,43 @@ def package(request: PackageRequest, checker: Checker, on_progress: Callable[[st
             "a package contains the code of the runs from its git repository; run and package in a clone of Podium"
         )
     validate_name(request.org, "--org")
-    out = _prepare_output(request.out)
+    out = prepare_output(request.out)
     systems = [_select_system(system, request, on_progress) for system in request.systems]
     _check_distinct_names(systems)
+    findings = write_checked(
+        out / request.org,
+        request.ruleset,
+        lambda folder: _write_package(folder, systems, request),
+        checker,
+        on_progress,
+    )
+    return BuiltPackage(out / request.org, tuple(systems), findings)
+
+
+def write_checked(
+    package: Path,
+    ruleset: Ruleset,
+    write: Callable[[Path], None],
+    checker: Checker,
+    on_progress: Callable[[str], None],
+) -> tuple[Finding, ...]:
+    """Have `write` fill the package OUT/ORG under a temporary name, check it and rename it; return the warnings.
+
+    Raises WorkError where `checker` finds an error, or the package cannot be written; then nothing is left behind.
+    """
+    out, org = package.parent, package.name
     temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
     try:
-        make_folder(temporary / request.org)
+        make_folder(temporary / org)
         on_progress("Writing the package")
-        _write_package(temporary / request.org, systems, request)
+        write(temporary / org)
         on_progress("Running all checks")
         findings = sorted(
-            [*checker(temporary / request.org, request.ruleset), *_licence_findings(temporary / request.org)],
+            [*checker(temporary / org, ruleset), *_licence_findings(temporary / org)],
             key=lambda finding: (finding.path, finding.rule, finding.message),
         )
         if has_errors(findings):
-            raise WorkError(_rejection_message(findings, request.ruleset))
+            raise WorkError(_rejection_message(findings, ruleset))
         temporary.replace(out)
     except OSError as error:
         raise WorkError(
@@ -126,10 +154,10 @@ def package(request: PackageRequest, checker: Checker, on_progress: Callable[[st
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return BuiltPackage(out / request.org, tuple(systems), tuple(findings))
+    return tuple(findings)
 
 
-def _prepare_output(out: Path) -> Path:
+def prepare_output(out: Path) -> Path:
     """Return the absolute path of the output folder; UsageError unless it is missing or empty."""
     out = out.absolute()
     if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
@@ -254,7 +282,7 @@ def _write_code(place: Path, systems: Sequence[SubmittedSystem], request: Packag
 
 def _licence_findings(folder: Path) -> Iterator[Finding]:
     """Yield a warning for each folder of code in ORG's folder that has no licence file."""
-    for place in sorted((folder / "benchmarks" / BENCHMARK / "implementations").iterdir()):
+    for place in sorted((folder / "benchmarks").glob("*/implementations/*")):
         if not has_licence(place):
             yield Finding.warning(place.relative_to(folder).as_posix(), "licence", f"{NO_LICENCE}; {ADD_LICENCE}")
 

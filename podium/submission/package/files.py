@@ -11,8 +11,10 @@ from benchmarks.bert.rules import RUNS
 from podium.config.sbatch import resource_options
 from podium.config.schema import DataSettings, Launch, RunConfig
 from podium.core.paths import WORKING_FOLDER
+from podium.core.text import printable
 from podium.core.yaml_files import dump_yaml
 from podium.launch.mounts import INSIDE, on_host
+from podium.run.results import BENCHMARK
 from podium.submission.package.code import Code
 from podium.submission.package.select_runs import WindowSelection
 from podium.submission.rcp import Convergence
@@ -125,6 +127,29 @@ class SubmittedSystem:
     compared: tuple[str, ...] = ()  # what was compared with the runs' records and agrees
     notes: tuple[str, ...] = ()  # what could not be compared
 
+    benchmark = BENCHMARK
+    unit = "samples"  # of the reference's points
+
+    @property
+    def label(self) -> str:
+        """The result's name in the output."""
+        return self.system
+
+    @property
+    def division(self) -> str:
+        return self.config.division
+
+    @property
+    def code_rows(self) -> list[tuple[str, str]]:
+        """What the output states about the code."""
+        certain = "" if self.code.made_the_runs else ", not certain"
+        return [("code", f"commit {self.code.commit[:12]}{certain}")] + [("", self.code.doubt)] * bool(self.code.doubt)
+
+    @property
+    def code_json(self) -> dict[str, Any]:
+        """The same for --json."""
+        return {"commit": self.code.commit, "commit_made_the_runs": self.code.made_the_runs}
+
     @property
     def configuration(self) -> str:
         """The path of the system file, from the code folder."""
@@ -134,6 +159,76 @@ class SubmittedSystem:
     def code_folder(self) -> str:
         """The path of the code folder, from the system's folder."""
         return f"../implementations/{self.implementation}"
+
+
+@dataclass(frozen=True)
+class SubmittedLogs:
+    """Logs of one benchmark by any framework, and all that goes into the package with them."""
+
+    system: str  # the name of the system's folder and file
+    benchmark: str
+    division: str
+    framework: str
+    selection: WindowSelection
+    convergence: Convergence | None  # None in the open division, and where the benchmark has no reference points
+    unit: str  # of the reference's points
+    code: Path  # the folder of the code
+    implementation: str  # the name of the code's folder in the package
+    notes: tuple[str, ...] = ()  # what the package lacks
+    compared: tuple[str, ...] = ()  # nothing: only Podium's runs have records
+
+    @property
+    def label(self) -> str:
+        """The result's name in the output."""
+        return f"{self.system}, {self.benchmark}"
+
+    @property
+    def code_rows(self) -> list[tuple[str, str]]:
+        """What the output states about the code."""
+        return [("code", str(self.code))]
+
+    @property
+    def code_json(self) -> dict[str, Any]:
+        """The same for --json."""
+        return {"code": str(self.code), "implementation": self.implementation}
+
+
+RUN_SCRIPTS = ("setup.sh", "init_datasets.sh", "run_and_time.sh")  # that the rules require for each system
+
+
+def logs_readme(submitted: SubmittedLogs) -> str:
+    """Return the README of benchmarks/BENCHMARK/SYSTEM of logs by any framework."""
+    names = [run.name for run in submitted.selection.selected_runs]
+    parts = [
+        f"# {submitted.benchmark} on {submitted.system}",
+        f"The code is in ../implementations/{submitted.implementation}; its README has the exact command.",
+        score_sentences(submitted.selection, submitted.convergence, submitted.unit),
+        "The logs are unchanged, in the order of run_start:",
+        "\n".join(f"- result_{number}.txt: `{printable(name)}`" for number, name in enumerate(names)),
+        *("\n".join(["Notes:\n", *(f"- {text}" for text in submitted.notes)]) for _ in submitted.notes[:1]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def logs_json(submitted: SubmittedLogs) -> str:
+    """Return the content of SYSTEM_IMPLEMENTATION.json of logs by any framework."""
+    content = {
+        "system": submitted.system,
+        "implementation": submitted.implementation,
+        "benchmark": submitted.benchmark,
+        "framework": submitted.framework,
+        "code": f"../implementations/{submitted.implementation}",
+    }
+    return json.dumps(content, indent=4) + "\n"
+
+
+def forwarding_script(submitted: SubmittedLogs, name: str) -> str:
+    """Return the script of a system that runs the script of the same name in the code's folder."""
+    code = shlex.quote(f"../implementations/{submitted.implementation}")
+    return (
+        f"#!/usr/bin/env bash\n# {name} of {submitted.system}: runs that of the code.\nset -euo pipefail\n"
+        f'cd "$(dirname "${{BASH_SOURCE[0]}}")"/{code}\nexec bash ./{name} "$@"\n'
+    )
 
 
 def setup_script(submitted: SubmittedSystem) -> str:
@@ -249,7 +344,7 @@ def system_readme(submitted: SubmittedSystem) -> str:
         f"{submitted.configuration} there.",
         f"```console\n$ ./setup.sh\n$ ./init_datasets.sh{inputs}\n$ ./run_and_time.sh\n```",
         _data_sentence(config),
-        _score_sentences(submitted),
+        score_sentences(submitted.selection, submitted.convergence),
         "\n".join(["What was compared when this package was made:\n", *(f"- {text}" for text in submitted.compared)]),
         *(
             "\n".join(["What could not be compared:\n", *(f"- {text}" for text in submitted.notes)])
@@ -292,7 +387,8 @@ def _system_section(submitted: SubmittedSystem) -> str:
     return (
         f"## {submitted.system}\n\n{_format_processes(config)}, recipe {config.recipe}; all settings are in "
         f"{submitted.configuration}. {_data_sentence(config)}\n\n"
-        f"```console\n$ ./run_and_time.sh {submitted.configuration} --runs {RUNS}\n```\n\n{_score_sentences(submitted)}"
+        f"```console\n$ ./run_and_time.sh {submitted.configuration} --runs {RUNS}\n```\n\n"
+        f"{score_sentences(submitted.selection, submitted.convergence)}"
     )
 
 
@@ -312,22 +408,30 @@ def _data_sentence(config: RunConfig) -> str:
     )
 
 
-def _score_sentences(submitted: SubmittedSystem) -> str:
-    selection = submitted.selection
-    text = f"The score of the {RUNS} runs, without the fastest and the slowest, is {selection.score:.3f} s."
+def score_sentences(selection: WindowSelection, found: Convergence | None, unit: str = "samples") -> str:
+    """Return the score, how its runs were selected, and how it is scaled, for a README."""
+    dropped = selection.dropped
+    ends = "the fastest and the slowest" if dropped == 1 else f"the {dropped} fastest and the {dropped} slowest"
+    text = f"The score of the {selection.length} runs, without {ends}, is {selection.score:.3f} s."
     if len(selection.scores) > 1:
         text += (
-            f" {len(selection.runs)} consecutive runs were made; of the {len(selection.scores)} windows of {RUNS} "
-            f"consecutive ones the one with the median score is submitted; it begins with run {selection.window + 1}."
+            f" {len(selection.runs)} consecutive runs were made; of the {len(selection.scores)} windows of "
+            f"{selection.length} consecutive ones the one with the median score is submitted; it begins with run "
+            f"{selection.window + 1}."
         )
-    found = submitted.convergence
     if found is not None and found.samples is not None and found.reference_samples is not None:
+        needed, reference = format_progress(found.samples, unit), format_progress(found.reference_samples, unit)
         text += (
-            f" They needed {found.samples:,.0f} samples, the reference {found.reference_samples:,.0f}"
+            f" They needed {needed} {unit}, the reference {reference}"
             + (f"; the score is scaled by {found.factor:.6f} (scaling.json)" if found.scaling else "")
             + "."
         )
     return text
+
+
+def format_progress(amount: float, unit: str) -> str:
+    """Format a mean number of samples, or of another unit of reference points; epochs are few."""
+    return f"{amount:,.3f}" if unit == "epochs" else f"{amount:,.0f}"
 
 
 def _code_paragraph(code: Code) -> str:

@@ -106,12 +106,15 @@ def read_runs(results: Path) -> list[RunLog]:
             f"{results}: has no result_*.txt; name a set of runs (runs/SYSTEM/DATE_TIME), or make ten runs with "
             "`podium run SYSTEM --runs 10`"
         )
+    return read_by_time(logs, "restore the one that `podium run` wrote")
+
+
+def read_by_time(logs: Sequence[Path], advice: str) -> list[RunLog]:
+    """Read logs, the earliest run first; UsageError with `advice` for one that is a link or not a file."""
     for path in logs:
         if path.is_symlink() or not path.is_file():
             kind = "a link" if path.is_symlink() else "not a file"
-            raise UsageError(
-                f"{path}: is {kind}; a run's log must be a regular file: restore the one that `podium run` wrote"
-            )
+            raise UsageError(f"{path}: is {kind}; a run's log must be a regular file: {advice}")
     return sorted(map(read_log, logs), key=lambda run: (run.start_ms or math.inf, run.name))
 
 

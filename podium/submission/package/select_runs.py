@@ -1,8 +1,8 @@
-"""Select the ten runs to submit, and find the reasons why runs cannot be submitted.
+"""Select the runs to submit, and find the reasons why runs of Podium cannot be submitted.
 
-MLPerf takes ten consecutive runs. Of M > 10 consecutive runs, every window of ten is scored and the one with the median
-score is submitted, never the best. With an even number of windows, that is the slower of the two in the middle, so
-that the selection cannot improve the score.
+MLPerf takes N consecutive runs, ten of most benchmarks. Of M > N consecutive runs, every window of N is scored and the
+one with the median score is submitted, never the best. With an even number of windows, that is the slower of the two in
+the middle, so that the selection cannot improve the score.
 """
 
 import json
@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from mlperf_logging.mllog import constants
 
-from benchmarks.bert.rules import RUNS
+from benchmarks.bert.rules import DROPPED, RUNS
 from podium.config.schema import Description
 from podium.mllog.lines import DAMAGED
 from podium.mllog.run import RunLog
@@ -26,26 +26,28 @@ MAX_NOT_CONVERGED = 1
 
 @dataclass(frozen=True)
 class WindowSelection:
-    """Runs in the order of time, the score of each window of ten runs in seconds, and the window that is submitted."""
+    """Runs in the order of time, the score of each window in seconds, and the window that is submitted."""
 
     runs: tuple[RunLog, ...]
-    # Of the windows that begin with run 0, 1, …; infinite where two or more runs did not converge.
+    # Of the windows that begin with run 0, 1, …; infinite where more than `dropped` runs did not converge.
     scores: tuple[float, ...]
     window: int
+    length: int = RUNS  # runs of a window
+    dropped: int = DROPPED  # runs that the score leaves out at each end
 
     @property
     def selected_runs(self) -> tuple[RunLog, ...]:
-        return self.runs[self.window : self.window + RUNS]
+        return self.runs[self.window : self.window + self.length]
 
     @property
     def score(self) -> float:
         return self.scores[self.window]
 
 
-def select_window(runs: Sequence[RunLog]) -> WindowSelection:
-    """Select the window with the median score of ten or more runs in the order of time."""
-    scores = window_scores([scoring_seconds(run) for run in runs])
-    return WindowSelection(tuple(runs), tuple(scores), median_window(scores))
+def select_window(runs: Sequence[RunLog], length: int = RUNS, dropped: int = DROPPED) -> WindowSelection:
+    """Select the window with the median score of `length` or more runs in the order of time."""
+    scores = window_scores([scoring_seconds(run) for run in runs], length, dropped)
+    return WindowSelection(tuple(runs), tuple(scores), median_window(scores), length, dropped)
 
 
 def scoring_seconds(run: RunLog) -> float:

@@ -10,6 +10,7 @@ import pytest
 from podium.cli import main
 from podium.core.paths import CODE_FOLDER
 from podium.run.source import commit_of, current_source
+from tests.podium.submission.checks.other_benchmarks import RETINANET, write_package
 
 DEVICE = {"torch": "2.13.0+cpu", "cuda": None, "cudnn": None, "nccl": None, "gpus": []}
 
@@ -116,3 +117,33 @@ def test_invalid_options_and_runs_are_refused(
     found, shown, error = podium(*given)
     assert (found, shown) == (code, "") and message in error
     assert not (tmp_path / "out").exists()
+
+
+def test_package_of_logs(podium: Any, tmp_path: Path) -> None:
+    given = write_package(RETINANET, tmp_path / "given")
+    logs, description = given / "results/mine/retinanet", given / "systems/mine.json"
+    arguments = ["submit", "package", str(logs), "--out", str(tmp_path / "out"), "--org", "ORG"]
+    arguments += [
+        "--description",
+        str(description),
+        "--code",
+        str(given / "benchmarks/retinanet/implementations/podium"),
+    ]
+    for options, message in (
+        ((), "--ruleset is missing"),
+        (("--ruleset", "5.1.0", "--runs", "runs"), "--results, --runs and --allow-other-code are of Podium's runs"),
+        (("--ruleset", "6.1.0"), "is not a benchmark of ruleset 6.1.0"),
+    ):
+        code, shown, errors = podium(*arguments, *options)
+        assert (code, shown) == (2, "") and message in " ".join(errors.split()) and not (tmp_path / "out").exists()
+    code, shown, errors = podium(*arguments, "--ruleset", "5.1.0")
+    assert code == 0, errors
+    rows = {row[1].strip(): row[2].strip() for line in shown.splitlines() if len(row := line.split("│")) == 4}
+    assert rows["MLPerf score"].startswith("242.092 s") and rows["epochs to target"] == "4.000"
+    assert (tmp_path / "out/ORG/results/mine/retinanet/result_4.txt").is_file()
+
+
+def test_code_without_a_description_is_refused(podium: Any, tmp_path: Path) -> None:
+    arguments = ("submit", "package", "laptop", "--out", str(tmp_path / "out"), "--org", "ORG", "--code", ".")
+    code, shown, errors = podium(*arguments)
+    assert (code, shown) == (2, "") and "--code is of packages of logs" in errors

@@ -59,6 +59,12 @@ def test_a_window_is_ten_consecutive_runs_without_the_fastest_and_the_slowest(se
             assert score == pytest.approx(mean(window[1:-1]))
 
 
+def test_windows_of_other_benchmarks_leave_out_as_many_runs_as_their_rules() -> None:
+    assert window_scores([1.0, 2.0, 3.0, 5.0, math.inf, math.inf], 5, 1) == [pytest.approx(10 / 3), math.inf]
+    assert window_scores([float(n) for n in range(41)], 40, 4) == [19.5, 20.5]
+    assert window_scores([1.0, 2.0, 6.0], 3, 0) == [3.0]
+
+
 def test_fewer_than_ten_runs_have_no_window() -> None:
     with pytest.raises(ValueError, match="9 runs"):
         window_scores([1.0] * 9)
