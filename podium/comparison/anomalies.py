@@ -56,7 +56,9 @@ def _check_refused_runs(result: Result) -> Iterator[str]:
 def _check_accelerators(result: Result) -> Iterator[str]:
     if result.description and result.accelerators is None:
         nodes, per_node = (result.description.get(key) for key in ("number_of_nodes", "accelerators_per_node"))
-        yield (f"number_of_nodes {nodes!r} and accelerators_per_node {per_node!r} do not give a number of accelerators")
+        named = (("number_of_nodes", nodes), ("accelerators_per_node", per_node))
+        found = " and ".join(f"{name} {'missing' if value is None else repr(value)}" for name, value in named)
+        yield f"the description has {found}: the number of accelerators is not known"
     if result.accelerators == 0 and result.accelerator is not None:
         yield f"has 0 accelerators, but the description names the model {result.accelerator!r}"
 

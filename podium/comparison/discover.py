@@ -26,6 +26,7 @@ class PackageResults:
     package: Package
     round: str | None  # by the names of folders; None if they name none
     results: tuple[ResultFolder, ...]  # with at least one log each
+    left_out: tuple[Path, ...] = ()  # folders of a system with logs that are in no folder of a benchmark
 
 
 def discover_results(path: Path) -> list[PackageResults]:
@@ -50,13 +51,22 @@ def discover_results(path: Path) -> list[PackageResults]:
             f"{path}: contains no results; name a clone of a round's results or a part of it, a folder with "
             f"SYSTEM/BENCHMARK/{LOGS}, or one log"
         )
-    return [package_results for package_results in all_results if package_results.results]
+    return [package_results for package_results in all_results if package_results.results or package_results.left_out]
 
 
 def _with_round(package: Package, top: Path, requested: Path) -> PackageResults:
     """Return the results of a package. `top` is `requested`, the path of the user, with links resolved."""
     round_name = find_round(package.root, top) or parse_round(requested.name)
-    return PackageResults(package, round_name, tuple(result for result in package.results if result.logs))
+    systems = list_folders(package.root / "results")
+    left_out = tuple(system for system in systems if any(True for _ in system.glob(LOGS)))
+    results = tuple(result for result in package.results if result.logs)
+    return PackageResults(package, round_name, results, () if is_within_a_system(top, package) else left_out)
+
+
+def is_within_a_system(top: Path, package: Package) -> bool:
+    """Whether the path that was requested is a part of one system's results."""
+    results = (package.root / "results").absolute()
+    return top.absolute() != results and top.absolute().is_relative_to(results)
 
 
 def _package_around(path: Path) -> list[Package]:

@@ -26,7 +26,7 @@ from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import private_folder, sha256_of
 from podium.core.processes import processors
 from podium.core.source_hash import source_hash
-from podium.core.text import printable
+from podium.core.text import format_list, printable
 from podium.mllog import power, read
 from podium.mllog.benchmarks import TABLE, round_at
 from podium.mllog.power import (
@@ -274,9 +274,8 @@ def load_results(
     """
     with ExitStack() as stack:
         unpacked = {path: _unpack_archive(path, stack) for path in paths}
-        found = _merge_repeated_folders(
-            [(path, package_results) for path in unpacked for package_results in _discover(path, unpacked[path])]
-        )
+        discovered = [(path, one) for path in unpacked for one in _discover(path, unpacked[path])]
+        found = _merge_repeated_folders(discovered)
         rounds = {
             log: package_results.round
             for _, package_results in found
@@ -295,7 +294,12 @@ def load_results(
         runs = read_runs(logs, cache, on_read, {log: name for log, name in rounds.items() if name is not None})
         powers = read_powers(folders, cache, on_read)
         results: list[Result] = []
-        notes: list[str] = []
+        notes = [
+            f"{path}: logs of {format_list([one.name for one in package_results.left_out])} of "
+            f"{package_results.package.name} are left out: they are in no folder of a benchmark"
+            for path, package_results in discovered
+            if package_results.left_out
+        ]
         for path in dict.fromkeys(path for path, _ in found):
             part = _results_of_path(
                 path, [package_results for top, package_results in found if top == path], runs, powers

@@ -15,7 +15,7 @@ from podium.comparison.load import Comparison
 from podium.comparison.result import Result
 from podium.core.console import UNKNOWN, result_table
 from podium.core.errors import UsageError
-from podium.core.text import printable
+from podium.core.text import printable, short_repr
 from podium.mllog import system
 from podium.mllog.rounds import parse_round
 
@@ -172,7 +172,7 @@ def _legend(results: Sequence[Result]) -> str:
     marks = (
         ("* scaled by the reference convergence points", any(one.scaling_factor is not None for one in results)),
         ("o open division", any(one.division == "open" for one in results)),
-        ("n mean of another number of runs, no score", any(_has_no_score(one) for one in results)),
+        ("n mean of the runs that converged, no score", any(_has_no_score(one) for one in results)),
         ("r repeats an earlier result", any(one.repeats for one in results)),
         ("s, t spread mostly by samples to target, by throughput", any(one.spread for one in results)),
         (f"{UNKNOWN} not known", True),
@@ -362,10 +362,11 @@ def filter_results(
                 f"--accelerator {part}: no result has this accelerator; there are {', '.join(known) or 'none'}"
             )
     known_benchmarks = sorted({one.benchmark for one in results})
+    wanted_benchmarks = {name.casefold() for name in benchmarks}
     for name in benchmarks:
-        if name not in known_benchmarks:
+        if name.casefold() not in map(str.casefold, known_benchmarks):
             available = printable(", ".join(known_benchmarks)) or "none"
-            raise UsageError(f"--benchmark {name}: no result is of this benchmark; there are {available}")
+            raise UsageError(f"--benchmark {short_repr(name)}: no result is of this benchmark; there are {available}")
     for division in divisions:
         if division not in ("closed", "open"):
             raise UsageError(f"--division {division}: allowed is closed or open")
@@ -374,7 +375,7 @@ def filter_results(
         of_round = not wanted or (one.round or OWN) in wanted
         of_accelerator = not parts or any(_has_accelerator(one, part) for part in parts)
         of_division = not divisions or one.division in divisions
-        of_benchmark = not benchmarks or one.benchmark in benchmarks
+        of_benchmark = not benchmarks or one.benchmark.casefold() in wanted_benchmarks
         (selected if of_round and of_accelerator and of_division and of_benchmark else others).append(one)
     return replace(comparison, results=tuple(selected), others=tuple(others))
 

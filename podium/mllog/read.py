@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from podium.mllog.lines import Anomaly, Event, Limits, read_lines
 from podium.mllog.run import BERT, RunLog, as_number, build_run_log
@@ -49,7 +50,7 @@ def _check_integers(log: RunLog) -> Iterator[Anomaly]:
         for event in log.all(key)[:1]:
             if isinstance(event.value, bool) or not isinstance(event.value, int):
                 kind = type(event.value).__name__
-                yield Anomaly(event.line, f"has {key} {str(event.value)[:40]!r} ({kind}), not an integer", "number")
+                yield Anomaly(event.line, f"has {key} {_shown(event.value)} ({kind}), not an integer", "number")
 
 
 def _check_interval_types(log: RunLog) -> Iterator[Anomaly]:
@@ -100,8 +101,13 @@ def _check_accuracies(log: RunLog) -> Iterator[Anomaly]:
         if as_number(event.value) is None and not (several and isinstance(event.value, dict))
     ]
     if wrong:
-        what = f"has the accuracy {str(wrong[0].value)[:40]!r}, which is not a number"
+        what = f"has the accuracy {_shown(wrong[0].value)}, which is not a number"
         yield Anomaly(wrong[0].line, f"{what}{_count_suffix(len(wrong))}", "accuracy")
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message; a number that JSON does not have, such as NaN, was read as null."""
+    return "null or a number that JSON does not have" if value is None else repr(str(value)[:40])
 
 
 def _count_suffix(count: int) -> str:

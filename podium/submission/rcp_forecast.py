@@ -53,7 +53,8 @@ class Forecast:
     scaled: float | None  # probability that a set that passes is scaled; None where none passes
     factor: float | None  # median of the scaling factor of the sets that pass
     factor_interval: tuple[float, float] | None  # INTERVAL of them
-    mean_interval: tuple[float, float]  # INTERVAL of the mean that the check compares
+    # INTERVAL of the mean that the check compares; None where too many of the runs so far did not converge.
+    mean_interval: tuple[float, float] | None
     # Mean of the remaining runs from which on the set passes with each of CHANCES; 0 where any suffices, None where no
     # mean does, or no run remains.
     needed: dict[float, float | None]
@@ -84,7 +85,7 @@ def forecast(reference: Reference, point: Point, samples: Sequence[float | None]
     passed = enough & (means >= point.threshold)
     factors = np.maximum(1.0, point.mean / means[passed])
     spread = [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2]
-    counted = means[enough] if enough.any() else means
+    possible = len(samples) - len(known) <= reference.unconverged
     return Forecast(
         tuple(samples),
         remaining,
@@ -93,8 +94,8 @@ def forecast(reference: Reference, point: Point, samples: Sequence[float | None]
         float((factors > 1).mean()) if factors.size else None,
         float(np.median(factors)) if factors.size else None,
         _pair(np.quantile(factors, spread)) if factors.size else None,
-        _pair(np.quantile(counted, spread)),
-        {chance: _samples_needed(check, draw, remaining, chance) for chance in CHANCES},
+        _pair(np.quantile(means[enough], spread)) if enough.any() else None,
+        {chance: _samples_needed(check, draw, remaining, chance) if possible else None for chance in CHANCES},
         float(np.std(values)) if remaining else None,
         step,
     )

@@ -50,6 +50,8 @@ class RcpReport:
         """False for a whole set that fails the check, and for a batch size that no point covers."""
         if self.verdict is not None:
             return self.verdict.passed
+        if sum(count is None for count in self.samples) > self.reference.unconverged:
+            return False
         return self.batch_size is None or self.point is not None
 
 
@@ -324,7 +326,8 @@ def _check_table(report: RcpReport, point: Point, made: Forecast) -> Any:
     table.add_row("probability of passing", _percent(made.passes))
     if made.unconverged > 0:
         table.add_row("  too many runs do not converge", _percent(made.unconverged))
-    table.add_row(f"mean of the set ({INTERVAL:.0%} interval)", _range(made.mean_interval, found))
+    if made.mean_interval is not None:
+        table.add_row(f"mean of the set ({INTERVAL:.0%} interval)", _range(made.mean_interval, found))
     if not found.scaled:
         table.add_row("scaling factor", "not scaled by this ruleset")
     elif made.factor is not None and made.factor_interval is not None and made.scaled is not None:

@@ -73,7 +73,7 @@ def test_each_kind_of_log_anomaly_is_reported_once() -> None:
     ("changes", "message"),
     [
         ({"runs": ()}, "has 0 run(s)"),
-        ({"accelerators": None}, "number_of_nodes None and accelerators_per_node None do not give a number"),
+        ({"accelerators": None}, "the description has number_of_nodes missing and accelerators_per_node missing"),
         ({"accelerators": 0}, "has 0 accelerators, but the description names the model 'NVIDIA A100-SXM4-80GB'"),
         (
             {"division": "open", "description": {"division": "open"}},

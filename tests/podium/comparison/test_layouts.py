@@ -15,7 +15,9 @@ def test_power_readings_and_checker_outputs_are_not_runs(tmp_path: Path) -> None
     for name in ("compliance_230516211339670666882.out", "compliance_result.out", "test"):
         (folder / name).write_text("SUCCESS", encoding="utf-8")
     (result,) = load_results([tmp_path], RunCache(None)).results
-    assert len(result.runs) == 10 and result.score_minutes is not None and result.anomalies == ()
+    assert len(result.runs) == 10 and result.score_minutes is not None and result.energy_joules is None
+    (anomaly,) = result.anomalies
+    assert anomaly.startswith("the power of 10 run(s) is not known") and "has no power_measurement_start" in anomaly
 
 
 def test_logs_named_by_job_ids_are_ordered_by_number(tmp_path: Path) -> None:

@@ -373,3 +373,17 @@ def test_a_log_that_names_no_benchmark_is_read_again_in_another_folder(tmp_path:
         log.write_text(text, encoding="utf-8")
         names += [run.benchmark for run in read_runs([log], cache).values() if isinstance(run, Run)]
     assert names == ["bert", None, "retinanet", "bert"]
+
+
+def test_logs_outside_of_folders_of_benchmarks_are_noted(tmp_path: Path) -> None:
+    root = tmp_path / "training_results_v2.0"
+    write_system(root / "ORG")
+    for org in ("ORG", "OTHER"):
+        stray = root / org / "results" / "v100-8" / "result_0.txt"
+        stray.parent.mkdir(parents=True)
+        stray.write_text(log_text(), encoding="utf-8")
+    found = load_results([root], RunCache(None))
+    assert len(found.results) == 1
+    assert [note.partition(": ")[2] for note in found.notes] == [
+        f"logs of v100-8 of {org} are left out: they are in no folder of a benchmark" for org in ("ORG", "OTHER")
+    ]
