@@ -283,7 +283,9 @@ def test_number_of_accelerators_from_descriptions(
     write_system(tmp_path / "v2.0" / "ORG", description={**DESCRIPTION, **fields})
     (one,) = results_in(tmp_path / "v2.0").results
     assert one.accelerators == accelerators
-    assert any("the number of accelerators is not known of accelerators" in anomaly for anomaly in one.anomalies) == (accelerators is None)
+    assert any("the number of accelerators is not known" in anomaly for anomaly in one.anomalies) == (
+        accelerators is None
+    )
 
 
 def test_progress_is_reported(rounds: Path) -> None:
