@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from podium.cli import names
 from podium.cli.fetch import fetch
+from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, Processes, print_output
 from podium.cli.stage import stage
-from podium.core.console import print_findings, print_message, print_text, progress_bar
+from podium.core.console import print_findings, print_message, print_note, print_text, progress_bar
 from podium.core.errors import UsageError
 
 if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
@@ -27,7 +29,7 @@ MaxPredictions = Annotated[
     ),
 ]
 
-data = typer.Typer(no_args_is_help=True, help="Fetch, prepare, convert, verify and copy the training data of BERT.")
+data = CommandGroup(help="Fetch, prepare, convert, verify and copy the training data of BERT.")
 data.command(
     epilog="Example: [bold]podium data fetch --out data/mlperf --accept-licence[/bold]",
 )(fetch)
@@ -41,11 +43,17 @@ data.command(
 def prepare(
     text: Annotated[
         list[Path],
-        typer.Option("--text", help="A text file with one sentence a line and a blank line between documents."),
+        typer.Option(
+            "--text", metavar="FILE", help="A text file with one sentence a line and a blank line between documents."
+        ),
     ],
-    vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary file, one token a line.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one for each text file.")],
-    more_text: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More text files.")] = None,
+    vocab: Annotated[
+        Path, typer.Option("--vocab", metavar="FILE", help="WordPiece vocabulary file, one token a line.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for the shards, one for each text file.")
+    ],
+    more_text: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More text files.")] = None,
     processes: Processes = os.cpu_count() or 1,
     evaluation: Annotated[
         int | None,
@@ -94,7 +102,7 @@ def prepare(
             selection = EvaluationPick(evaluation) if evaluation else WHOLE_TEXT
             shards = prepare_texts(texts, vocab, out, settings, processes, selection, on_finished=on_finished)
     if kept:
-        print_message(f"kept {kept} of {len(texts)} shards, which were complete and made from the same text")
+        print_note(f"kept {kept} of {len(texts)} shards, which were complete and made from the same text")
     for shard in shards:
         print_text(shard)
 
@@ -105,11 +113,19 @@ def prepare(
 def checkpoint(
     source: Annotated[
         Path,
-        typer.Argument(help="The prefix of a TensorFlow checkpoint, a Hugging Face folder, or a .safetensors file."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="The prefix of a TensorFlow checkpoint, a Hugging Face folder, or a .safetensors file.",
+        ),
     ],
-    out: Annotated[Path, typer.Argument(help="The .safetensors file to write, or a new folder for Hugging Face.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The .safetensors file to write, or a new folder for Hugging Face.")
+    ],
     size: Annotated[
-        str | None, typer.Option(help="The model size that is required. Default: detected from the shapes.")
+        str | None,
+        typer.Option(
+            metavar="|".join(names.SIZES), help="The model size that is required. Default: detected from the shapes."
+        ),
     ] = None,
     to: Annotated[Literal["podium", "huggingface"], typer.Option(help="The format to write.")] = "podium",
 ) -> None:
@@ -144,9 +160,11 @@ def checkpoint(
     epilog="Example: [bold]podium data import --vocab vocab.txt --out data/wikipedia hdf5/part_*.hdf5[/bold]",
 )
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of samples, all in the same format.")],
-    vocab: Annotated[Path, typer.Option("--vocab", help="The vocabulary file that the samples were made with.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one for each file.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files of samples, all in the same format.")],
+    vocab: Annotated[
+        Path, typer.Option("--vocab", metavar="FILE", help="The vocabulary file that the samples were made with.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the shards, one for each file.")],
     format_name: Annotated[
         Literal["auto", "hdf5-fixed", "hdf5-variable", "tfrecord"],
         typer.Option("--from", help="The format of the files; auto detects it from their content."),
@@ -179,12 +197,12 @@ def import_(
     epilog="Example: [bold]podium data export data/wikipedia --format hdf5-variable --out hdf5[/bold]",
 )
 def export(
-    store: Annotated[Path, typer.Argument(help="A folder of shards.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A folder of shards.")],
     format_name: Annotated[
         Literal["hdf5-fixed", "hdf5-variable"],
         typer.Option("--format", help="hdf5-fixed: padded rows; hdf5-variable: NVIDIA's format without padding."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files, one for each shard.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the files, one for each shard.")],
     processes: Processes = os.cpu_count() or 1,
 ) -> None:
     """Convert the samples of shards to a format of other BERT code, OUT/NAME.hdf5 for each shard NAME.h5.
@@ -203,7 +221,8 @@ def export(
 
 @data.command(epilog="Example: [bold]podium data upgrade data/wikipedia[/bold]")
 def upgrade(
-    store: Annotated[Path, typer.Argument(help="The folder of shards.")], processes: Processes = os.cpu_count() or 1
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="The folder of shards.")],
+    processes: Processes = os.cpu_count() or 1,
 ) -> None:
     """Convert shards of an older version of Podium in place, verify every shard, and rewrite the store's length index.
 
@@ -224,19 +243,25 @@ def upgrade(
     "--official[/bold]"
 )
 def verify(
-    store: Annotated[Path, typer.Argument(help="The folder of shards to train on.")],
-    evaluation: Annotated[Path | None, typer.Option(help="The folder of shards to evaluate on.")] = None,
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="The folder of shards to train on.")],
+    evaluation: Annotated[
+        Path | None, typer.Option(metavar="STORE", help="The folder of shards to evaluate on.")
+    ] = None,
     vocab: Annotated[
-        Path | None, typer.Option("--vocab", help="The vocabulary file that the samples were made with.")
+        Path | None,
+        typer.Option("--vocab", metavar="FILE", help="The vocabulary file that the samples were made with."),
     ] = None,
     text: Annotated[
-        list[Path] | None, typer.Option("--text", help="A text file that a shard was made from. May be repeated.")
+        list[Path] | None,
+        typer.Option("--text", metavar="FILE", help="A text file that a shard was made from. May be repeated."),
     ] = None,
     checkpoint_file: Annotated[
         Path | None,
-        typer.Option("--checkpoint", help="Also evaluate this checkpoint on the evaluation samples."),
+        typer.Option("--checkpoint", metavar="FILE", help="Also evaluate this checkpoint on the evaluation samples."),
     ] = None,
-    size: Annotated[str, typer.Option(help="The model size of the checkpoint.")] = "large",
+    size: Annotated[
+        str, typer.Option(metavar="|".join(names.SIZES), help="The model size of the checkpoint.")
+    ] = "large",
     samples: Annotated[
         int | None,
         typer.Option(min=1, help="Number of samples to evaluate the checkpoint on. Default: that of the size."),
@@ -244,7 +269,9 @@ def verify(
     official: Annotated[
         bool, typer.Option("--official", help="Require that the data is MLPerf's, byte for byte.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the sample lengths and Wikipedia's as an SVG file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the sample lengths and Wikipedia's as an SVG file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify a store: every byte and sample, duplicates, masking, next-sentence labels and lengths.

@@ -1,23 +1,38 @@
-"""All commands with their options and help. Command groups and longer commands are in separate modules."""
+"""All commands with their options and help. Command groups and longer commands are in separate modules.
+
+A new command is registered by `app.command(…)(function)` or `app.add_typer(group, name=…)`, and is named in PANELS.
+"""
 
 import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
 
+from podium.cli import names
 from podium.cli.compare import compare
 from podium.cli.data import data
-from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System, print_output
+from podium.cli.framework import HELP_OPTIONS, CommandGroup, PodiumGroup, Quiet, Verbose, set_verbosity
+from podium.cli.options import AsJson, Lengths, NodeRank, OptionalSystem, Recipe, Settings, System, print_output
 from podium.cli.rehearse import rehearse
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
-from podium.core.console import Console, errors, print_findings, print_message, print_text
+from podium.core.console import (
+    Console,
+    errors,
+    print_findings,
+    print_message,
+    print_note,
+    print_status,
+    print_text,
+    verbosity,
+)
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
 from podium.core.paths import require_podium_packages
@@ -26,13 +41,66 @@ from podium.core.text import truncate
 
 MAX_PATH_LENGTH = 200  # characters of a path in an error message; longer ones are cut
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    help="Train BERT by the rules of MLPerf Training, and write result files that the official checkers accept.",
+# The order of commands in `podium --help`, by panel; as in the table of README.md.
+PANELS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "Run": ("run", "sweep"),
+        "Before a run": (
+            *("systems", "recipes", "config", "doctor", "bench", "balance", "predict", "rehearse", "tune"),
+        ),
+        "After a run": ("report", "compare", "study"),
+        "Data": ("data",),
+        "Submission": ("submit",),
+    }
 )
+
+
+class _TopLevel(PodiumGroup):
+    """The commands of `podium` itself, in the order and the panels of PANELS; others follow under Commands."""
+
+    def __init__(self, *, commands: Mapping[str, Any], **settings: Any) -> None:
+        panels = {name: panel for panel, names_of_panel in PANELS.items() for name in names_of_panel}
+        for name, command in commands.items():
+            command.rich_help_panel = panels.get(name)
+        known = {name: commands[name] for name in panels if name in commands}
+        super().__init__(commands={**known, **commands}, **settings)
+
+
+app = CommandGroup(
+    cls=_TopLevel,
+    add_completion=True,
+    epilog="Example: [bold]podium run laptop[/bold]. [bold]podium COMMAND --help[/bold] has an example of each "
+    "command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.",
+)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from podium.cli.version import version_text
+
+        print_text(version_text())
+        raise typer.Exit
+
+
+@app.callback(context_settings=dict(HELP_OPTIONS))
+def podium(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of Podium, Python and PyTorch, and the commit of a clone.",
+        ),
+    ] = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train BERT by the rules of MLPerf Training, and write result files that the official checkers accept."""
+    verbosity.level = 0
+    set_verbosity(verbose, quiet)
+
+
 app.add_typer(data, name="data")
 app.add_typer(submit, name="submit")
 app.command(
@@ -213,7 +281,7 @@ def bench(
     fit_costs = options.uses_system_model and not (recipe or settings)
     measured = measure(config, options, fit_costs, Progress(errors))
     if fit_costs and "step_costs" in measured:
-        print_message(f"the fitted step costs are in {write_costs(config, measured)}")
+        print_note(f"the fitted step costs are in {write_costs(config, measured)}")
     print_output(as_json, measured, lambda to: print_timings(to, config, measured))
     require_all_sides(measured)
 
@@ -222,9 +290,7 @@ def bench(
     epilog="Example: [bold]podium balance --ranks 1024 --local-batch 16[/bold]",
 )
 def balance(
-    system: Annotated[
-        str | None, typer.Argument(help="A name in systems/, or the path of a system's YAML file.", show_default=False)
-    ] = None,
+    system: OptionalSystem = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Without a system: the number of ranks.")] = None,
     local_batch: Annotated[
         int | None, typer.Option(min=1, help="Without a system: the number of samples of a rank in a step.")
@@ -266,7 +332,7 @@ def balance(
             "--packing", help="Also pack the whole dataset with every method, and show how full the rows are."
         ),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the chart to this SVG file.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the chart to this SVG file.")] = None,
     recipe: Recipe = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -309,12 +375,13 @@ def predict(
         str | None, typer.Option(metavar="GPUS,…", help="Also predict the time for these numbers of GPUs.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the curve of --scale and the published results to this SVG file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the curve of --scale and the published results to this SVG file."),
     ] = None,
     cost: Annotated[
         Path | None,
         typer.Option(
-            metavar="PRICES.yaml", help="Add the cost of the run, by the prices in this file (see docs/prices.yaml)."
+            metavar="FILE", help="Add the cost of the run, by the prices in this file (see docs/prices.yaml)."
         ),
     ] = None,
     settings: Settings = None,
@@ -347,7 +414,8 @@ def tune(
         list[str] | None,
         typer.Option(
             "--search",
-            metavar="NAME",
+            metavar="NAME|FILE",
+            autocompletion=lambda incomplete: names.matching(names.searches(), incomplete),
             help="A search space: a name in systems/search or a YAML file. May be repeated. Default: all of a system.",
         ),
     ] = None,
@@ -361,7 +429,8 @@ def tune(
         int, typer.Option(min=0, help="Repeats, with other seeds, of the best and of the shipped settings.")
     ] = 5,
     folder: Annotated[
-        Path | None, typer.Option(help="The folder to write to and to resume from. Default: runs/SYSTEM/tune.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The folder to write to and to resume from. Default: runs/SYSTEM/tune."),
     ] = None,
     recipe: Recipe = None,
     settings: Settings = None,
@@ -382,11 +451,8 @@ def tune(
     from podium.tune.tune import as_json as tuned_json
     from podium.tune.tune import tune as tune_system
 
-    def report_line(line: str) -> None:
-        errors.print(line, markup=False, highlight=False)
-
     options = Options(tuple(searches or ()), trials, workers, repeats, folder)
-    tuned = tune_system(system, recipe, settings or [], options, Progress(errors), report_line)
+    tuned = tune_system(system, recipe, settings or [], options, Progress(errors), print_status)
     write_tune_report(tuned)
     plot_tuned(tuned, tuned.folder / "tuning.svg")
     print_output(as_json, tuned_json(tuned), lambda to: print_tuned(to, tuned))

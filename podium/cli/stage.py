@@ -19,12 +19,18 @@ SLURM_NODE = "SLURM_NODEID"
 
 
 def stage(
-    store: Annotated[Path, typer.Argument(help="A folder of shards, such as one on a shared file system.")],
-    target: Annotated[Path, typer.Argument(help="The folder to copy to, on a local disk of this node.")],
+    store: Annotated[
+        Path, typer.Argument(metavar="STORE", help="A folder of shards, such as one on a shared file system.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The folder to copy to, on a local disk of this node.")
+    ],
     system: Annotated[
         str | None,
         typer.Option(
-            "--system", help="For a system with `shards: per_rank`: copy only the shards that this node's ranks read."
+            "--system",
+            metavar="SYSTEM",
+            help="For a system with `shards: per_rank`: copy only the shards that this node's ranks read.",
         ),
     ] = None,
     recipe: Recipe = None,

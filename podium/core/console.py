@@ -1,7 +1,11 @@
 """Output of the command line: errors and progress on standard error, tables and findings on standard output."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from rich.box import SIMPLE_HEAD
@@ -46,8 +50,65 @@ MARKS: Mapping[Severity, tuple[str, str]] = MappingProxyType(
 UNKNOWN = "–"
 
 
+@dataclass
+class Verbosity:
+    """How much this process prints to standard error: the options -v and -q."""
+
+    level: int = 0  # -1: results and errors only; 1: commands and times too
+    started: float = 0.0
+
+    @property
+    def quiet(self) -> bool:
+        return self.level < 0
+
+    @property
+    def verbose(self) -> bool:
+        return self.level > 0
+
+    @property
+    def options(self) -> list[str]:
+        """The option for a Podium process that runs in this one's place, as in a container."""
+        return ["--verbose"] if self.verbose else ["--quiet"] if self.quiet else []
+
+    @property
+    def time(self) -> str:
+        """With -v: the seconds since the command began, to be printed before a note."""
+        return f"[{time.monotonic() - self.started:7.1f} s] " if self.verbose else ""
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Time a command; with -v its duration is printed at the end, also if it fails."""
+        self.started = time.monotonic()
+        try:
+            yield
+        finally:
+            if self.verbose:
+                print_line(errors, f"{self.time}end of the command", "dim")
+
+
+verbosity = Verbosity()
+
+
+def print_status(text: str) -> None:
+    """Print a line about what is done now to standard error, with -v after the time; nothing with -q."""
+    if not verbosity.quiet:
+        print_line(errors, f"{verbosity.time}{text}", "dim")
+
+
+def print_command(argv: Sequence[str]) -> None:
+    """With -v: print a command that is about to be run, to standard error and quoted for a shell."""
+    if verbosity.verbose:
+        print_line(errors, f"{verbosity.time}$ {shlex.join(map(str, argv))}", "dim")
+
+
+def print_note(message: str) -> None:
+    """Print a note to standard error, after `podium:`; nothing with -q."""
+    if not verbosity.quiet:
+        print_message(message)
+
+
 def print_message(message: str) -> None:
-    """Print an error, a warning or a note to standard error, after `podium:`."""
+    """Print an error or a warning to standard error, after `podium:`."""
     errors.print("podium:", style="red", end=" ")
     errors.print(printable(message, keep="\n\t"), markup=False, highlight=False)
 
@@ -122,5 +183,5 @@ def progress_bar() -> Progress:
         TimeRemainingColumn(),
         console=errors,
         transient=True,
-        disable=not errors.is_terminal,
+        disable=verbosity.quiet or not errors.is_terminal,
     )
