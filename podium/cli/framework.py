@@ -16,7 +16,7 @@ from podium.core.console import verbosity
 from podium.core.errors import UsageError
 
 HELP_OPTIONS = MappingProxyType({"help_option_names": ["--help", "-h"]})
-# Names of values in help and usage, by type, where an option or argument does not have a metavar of its own.
+# Names of values in help and usage, by type, where an option or argument does not name one.
 METAVARS: Mapping[Any, str] = MappingProxyType({bool: "", int: "N", float: "X", str: "NAME", Path: "PATH"})
 
 Verbose = Annotated[
@@ -87,7 +87,7 @@ class CommandGroup(typer.Typer):
 
 
 def _with_verbosity(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the options -v and -q, and a metavar for each of its own options and arguments."""
+    """The function with the options -v and -q, and a metavar for each of its other options and arguments."""
     hints = get_type_hints(function, include_extras=True)
     for hint in (*hints.values(), Verbose, Quiet):
         _set_metavar(hint)

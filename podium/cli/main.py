@@ -33,7 +33,7 @@ from podium.core.console import (
     print_text,
     verbosity,
 )
-from podium.core.errors import Interrupted, PodiumError, UsageError
+from podium.core.errors import Interrupted, PodiumError, UsageError, clear_stop_signal, record_stop_signal
 from podium.core.finding import has_errors
 from podium.core.paths import require_podium_packages
 from podium.core.processes import discard_closed_terminal_output, stop_signals
@@ -142,9 +142,11 @@ def run(
     """Train BERT on a system and write the result log results/SYSTEM/bert/result_0.txt.
 
     The logs stay in runs/SYSTEM/DATE_TIME. They are copied to results/SYSTEM if all runs of the set are valid results
-    and at least one succeeded. Runs that an earlier, killed `podium run` left open are closed first. Exit code 1 if a
-    run did not reach its target, 130 if it was interrupted (Ctrl-C, SIGTERM, a closed terminal), 143 if it was
-    interrupted and has saved a checkpoint, which needs the key `checkpoint`.
+    and at least one succeeded. Runs that an earlier, killed `podium run` left open are closed first.
+
+    Exit code 1 if a run did not reach its target, 130 after Ctrl-C, and 143 after SIGTERM or when the terminal is
+    closed. With the key `checkpoint` an interrupted run saves a checkpoint first, and the last message is the command
+    that resumes it.
     """
     from podium.run.collect import FinishedRun
     from podium.run.progress import Progress
@@ -462,6 +464,7 @@ def main() -> None:
     """Run the command of sys.argv; print an error or an interruption as one line and exit with its exit code."""
     for number in (*stop_signals(), signal.SIGALRM):
         signal.signal(number, _interrupt)
+    clear_stop_signal()
     hook, sys.unraisablehook = sys.unraisablehook, _repeat_lost_interrupt
     try:
         try:
@@ -512,6 +515,8 @@ def _require_utf8(arguments: Sequence[str]) -> None:
 
 
 def _interrupt(number: int, _: object) -> None:
+    if number != signal.SIGALRM:  # with which `_repeat_lost_interrupt` repeats the signal that is recorded
+        record_stop_signal(number)
     if number == signal.SIGHUP:
         discard_closed_terminal_output()
     raise Interrupted("interrupted")

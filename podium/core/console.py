@@ -7,11 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -172,9 +181,18 @@ def _title(title: str | None) -> Text | None:
     return None if title is None else Text(printable(title), "table.title")
 
 
+class _TaskProgress(Progress):
+    """A progress bar that also prints each task as a line with the time, with -v."""
+
+    def add_task(self, description: str, *args: Any, **fields: Any) -> TaskID:
+        if verbosity.verbose:
+            print_status(f"{description} …")
+        return super().add_task(description, *args, **fields)
+
+
 def progress_bar() -> Progress:
-    """A progress bar with elapsed and remaining time; invisible unless standard error is a terminal."""
-    return Progress(
+    """A progress bar with elapsed and remaining time; invisible with -q, and unless standard error is a terminal."""
+    return _TaskProgress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),

@@ -48,10 +48,7 @@ def output(*arguments: str, exit_code: int = 0, **environment: str) -> str:
 
 def test_version_has_commit_python_and_torch() -> None:
     text = output("--version").strip()
-    version = re.search(
-        r'^version = "(.*)"', (CODE_FOLDER / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert version is not None and text.startswith(f"podium {version[1]}")
+    assert text.startswith(f"podium {read_project(CODE_FOLDER / 'pyproject.toml')['version']}")
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in text and "torch" in text
     if (CODE_FOLDER / ".git").exists():
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=CODE_FOLDER, capture_output=True, text=True, check=True)
