@@ -131,7 +131,12 @@ def run(
     ] = None,
     as_json: AsJson = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the commands that would be run, without starting them.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the commands that would be run, for a shell, without starting them. With --json: an object "
+            "with argv, environment, settings and files.",
+        ),
     ] = False,
     node_rank: NodeRank = 0,
     job_record: Annotated[
@@ -157,11 +162,13 @@ def run(
 
     folder = resolve_run_folder(resumed) if resumed is not None else None
     job = JobRecord(job_record) if job_record is not None else None
-    request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, as_json, job).in_requeued_job()
+    json_of_run = as_json and not dry_run
+    request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, json_of_run, job).in_requeued_job()
     if dry_run:
-        from podium.run.dry_run import commands
+        from podium.run.dry_run import dry_run as plan
 
-        print_text("\n".join(commands(request)))
+        planned = plan(request)
+        print_output(as_json, planned.as_json(), lambda _: print_text(planned.text))
         return
     finished: list[FinishedRun] = []
     try:

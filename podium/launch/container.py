@@ -30,6 +30,7 @@ def job_name(system: str) -> str:
     return f"podium-{system}"
 
 
+JOB_SCRIPT = SHIPPED_FOLDER / "docker" / "slurm.sub"
 POLL_SECONDS = 5.0
 # Part of launch.requeue.signal_seconds that is left for requeueing the job after the deadline for saving the run.
 REQUEUE_SECONDS = 20
@@ -245,7 +246,7 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
         argv += [f"--time={requeue.time_limit}"] if requeue.time_limit is not None else []
     argv += config.launch.slurm_options
     submitted = argv[2:]
-    argv.append(str(SHIPPED_FOLDER / "docker" / "slurm.sub"))
+    argv.append(str(JOB_SCRIPT))
     argv += ["--doctor"] if command == "doctor" else []
     if requeue is not None:
         argv += ["--requeue", *(argument for option in submitted for argument in ("--resubmit", option))]
