@@ -1,6 +1,7 @@
 """`podium data …`: fetch, prepare, import, export, convert and verify the training data of BERT."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +12,7 @@ from podium.cli.fetch import fetch
 from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, Processes, print_output
 from podium.cli.stage import stage
-from podium.core.console import print_findings, print_message, print_note, print_text, progress_bar
+from podium.core.console import Console, print_findings, print_message, print_note, print_text, progress_bar
 from podium.core.errors import UsageError
 
 if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
@@ -69,6 +70,7 @@ def prepare(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random subset.")] = 0,
     max_sequence_length: MaxSequenceLength = None,
     max_predictions: MaxPredictions = None,
+    as_json: AsJson = False,
 ) -> None:
     """Turn text into samples, bit-identical to MLPerf's reference: one shard OUT/NAME.h5 for each text file NAME.
 
@@ -103,8 +105,7 @@ def prepare(
             shards = prepare_texts(texts, vocab, out, settings, processes, selection, on_finished=on_finished)
     if kept:
         print_note(f"kept {kept} of {len(texts)} shards, which were complete and made from the same text")
-    for shard in shards:
-        print_text(shard)
+    _print_files(shards, as_json, kept=kept)
 
 
 @data.command(
@@ -128,6 +129,7 @@ def checkpoint(
         ),
     ] = None,
     to: Annotated[Literal["podium", "huggingface"], typer.Option(help="The format to write.")] = "podium",
+    as_json: AsJson = False,
 ) -> None:
     """Convert the weights of a BERT to the initial checkpoint of a run, bit for bit, and check them."""
     from benchmarks.bert.checkpoint.convert import convert
@@ -150,9 +152,25 @@ def checkpoint(
         "MLPerf's own": "yes, byte for byte" if converted.official else "no",
         "sha256": converted.sha256,
     }
-    print_text(converted.file)
-    for name, value in [*lines.items(), *(("note", note) for note in converted.notes)]:
-        print_text(f"  {name:13} {value}")
+    document = {
+        "file": str(converted.file),
+        "source": str(converted.source),
+        "kind": converted.kind,
+        "size": converted.size.name,
+        "vocabulary_size": converted.vocabulary_size,
+        "tensors": converted.tensors,
+        "parameters": converted.parameters,
+        "official": converted.official,
+        "sha256": converted.sha256,
+        "notes": list(converted.notes),
+    }
+
+    def print_lines(_: Console) -> None:
+        print_text(converted.file)
+        for name, value in [*lines.items(), *(("note", note) for note in converted.notes)]:
+            print_text(f"  {name:13} {value}")
+
+    print_output(as_json, document, print_lines)
 
 
 @data.command(
@@ -172,6 +190,7 @@ def import_(
     processes: Processes = os.cpu_count() or 1,
     max_sequence_length: MaxSequenceLength = None,
     max_predictions: MaxPredictions = None,
+    as_json: AsJson = False,
 ) -> None:
     """Convert samples from other formats to shards, OUT/NAME.h5 for each file NAME, and check every row.
 
@@ -189,8 +208,7 @@ def import_(
     with progress_bar() as bar:
         task = bar.add_task("Importing files", total=len(files))
         shards = import_files(files, format_name, vocab, out, processes, lambda _: bar.advance(task), settings)
-    for shard in shards:
-        print_text(shard)
+    _print_files(shards, as_json)
 
 
 @data.command(
@@ -204,6 +222,7 @@ def export(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the files, one for each shard.")],
     processes: Processes = os.cpu_count() or 1,
+    as_json: AsJson = False,
 ) -> None:
     """Convert the samples of shards to a format of other BERT code, OUT/NAME.hdf5 for each shard NAME.h5.
 
@@ -215,14 +234,14 @@ def export(
     with progress_bar() as bar:
         task = bar.add_task("Exporting shards", total=len([*store.glob(f"*{SUFFIX}")]))
         written = export_store(store, format_name, out, processes, lambda _: bar.advance(task))
-    for file in written:
-        print_text(file)
+    _print_files(written, as_json)
 
 
 @data.command(epilog="Example: [bold]podium data upgrade data/wikipedia[/bold]")
 def upgrade(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="The folder of shards.")],
     processes: Processes = os.cpu_count() or 1,
+    as_json: AsJson = False,
 ) -> None:
     """Convert shards of an older version of Podium in place, verify every shard, and rewrite the store's length index.
 
@@ -235,7 +254,9 @@ def upgrade(
     with progress_bar() as bar:
         task = bar.add_task("Converting shards", total=len(shard_paths(store)))
         converted, current = upgrade_store(store, processes, lambda: bar.advance(task))
-    print_text(f"{store}: {len(converted)} shards converted, {len(current)} were of this version; all verified")
+    document = {"store": str(store), "converted": [*map(str, converted)], "unchanged": [*map(str, current)]}
+    text = f"{store}: {len(converted)} shards converted, {len(current)} were of this version; all verified"
+    print_output(as_json, document, lambda _: print_text(text))
 
 
 @data.command(
@@ -297,6 +318,16 @@ def verify(
     print_output(as_json, result.as_json(), lambda to: print_findings(to, result.findings, result.verdict))
     if not result.sound:
         raise typer.Exit(1)
+
+
+def _print_files(files: Sequence[Path], as_json: bool, **facts: int) -> None:
+    """Print the files that were written, one a line or as an object with `files` and these facts."""
+
+    def print_lines(_: Console) -> None:
+        for file in files:
+            print_text(file)
+
+    print_output(as_json, {"files": [*map(str, files)], **facts}, print_lines)
 
 
 def _parse_size(name: str) -> "Size":

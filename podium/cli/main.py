@@ -219,9 +219,12 @@ def bench(
     ablate: Annotated[
         bool, typer.Option("--ablate", help="Also time steps with each optimisation turned off in turn.")
     ] = False,
-    against: Annotated[
+    baseline: Annotated[
         str | None,
         typer.Option(metavar="huggingface", help="Also time Hugging Face's BERT, on padded batches, in turn."),
+    ] = None,
+    former_baseline: Annotated[
+        str | None, typer.Option("--against", hidden=True, help="The former name of --baseline.")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of timed steps of each variant. Default: 8.")] = None,
     rounds: Annotated[
@@ -280,7 +283,7 @@ def bench(
 
     config = load_system(system, recipe, settings or [])
     require_torch()
-    options = BenchOptions(ablate, against, steps, layers, hidden, vocabulary, lengths, rounds)
+    options = BenchOptions(ablate, baseline or former_baseline, steps, layers, hidden, vocabulary, lengths, rounds)
     if roofline:
         counted = count(config, options, gpu, Progress(errors))
         print_output(as_json, counted, lambda to: print_count(to, config, counted))

@@ -1,6 +1,5 @@
 """Command-line options and output that several commands share."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from podium.cli import names
-from podium.core.console import Console
+from podium.core.console import Console, print_json
 
 
 def _complete_systems(incomplete: str) -> list[str]:
@@ -65,6 +64,6 @@ Processes = Annotated[int, typer.Option(min=1, help="Number of worker processes.
 def print_output(as_json: bool, document: Any, print_tables: Callable[[Console], None]) -> None:
     """Print `document` as one JSON object, or else call `print_tables`, to standard output."""
     if as_json:
-        print(json.dumps(document, indent=2))
+        print_json(document)
     else:
         print_tables(Console())

@@ -1,6 +1,7 @@
 """Output of the command line: errors and progress on standard error, tables and findings on standard output."""
 
 import json
+import math
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,10 +46,21 @@ def print_text(text: object) -> None:
 
 
 def print_json(document: object) -> None:
-    """Print a JSON document to standard output; unprintable characters are written as JSON escapes."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    """Print a JSON document to standard output; unprintable characters are written as JSON escapes.
+
+    Numbers that are not finite, which JSON does not have, are null.
+    """
+    text = json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)
     for line in text.split("\n"):
         print(line if line.isprintable() else "".join(o if is_printable(o) else json.dumps(o)[1:-1] for o in line))
+
+
+def _finite(document: object) -> object:
+    if isinstance(document, Mapping):
+        return {key: _finite(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [_finite(value) for value in document]
+    return None if isinstance(document, float) and not math.isfinite(document) else document
 
 
 errors = Console(stderr=True, soft_wrap=True)

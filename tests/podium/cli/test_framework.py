@@ -214,3 +214,14 @@ def test_columns_are_respected() -> None:
     wide = output("study", "scaling", COLUMNS="200").splitlines()
     narrow = output("study", "scaling", COLUMNS="60").splitlines()
     assert max(map(len, wide)) <= 200 and max(map(len, narrow)) < max(map(len, wide))
+
+
+def test_former_option_names_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.launch.launch.require_torch", lambda: None)
+    for name in ("--baseline", "--against"):
+        done = CliRunner().invoke(app, ["bench", "laptop", name, "jax"])
+        assert "--baseline: found jax, allowed is huggingface" in str(done.exception), name
+    assert "--against" not in output("bench", "--help")
+    program = [sys.executable, "-m", "benchmarks.bert.bench"]
+    help_text = subprocess.run([*program, "read", "--help"], capture_output=True, text=True, check=True).stdout
+    assert "--samples-per-shard" in help_text and "--samples-a-shard" not in help_text
