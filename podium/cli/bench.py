@@ -36,7 +36,7 @@ class BenchOptions:
     """What to time besides the system's training step, and model dimensions that replace the system's."""
 
     ablate: bool = False
-    against: str | None = None
+    baseline: str | None = None
     steps: int | None = None
     layers: int | None = None
     hidden: int | None = None
@@ -50,12 +50,12 @@ class BenchOptions:
         return not (self.layers or self.hidden or self.vocabulary or self.lengths)
 
     def arguments(self, size: str) -> list[str]:
-        """Return the command-line arguments of the implementation's `bench`. UsageError for an unknown --against."""
-        if self.against not in (None, "huggingface"):
-            raise UsageError(f"--against: found {self.against}, allowed is huggingface")
+        """Return the command-line arguments of the implementation's `bench`. UsageError for an unknown --baseline."""
+        if self.baseline not in (None, "huggingface"):
+            raise UsageError(f"--baseline: found {self.baseline}, allowed is huggingface")
         arguments = ["--steps", str(self.steps or DEFAULT_STEPS)]
         arguments += ["--vocabulary", str(self.vocabulary or SIZES[size].vocabulary_size)]
-        for name in ("rounds", "layers", "hidden", "against"):
+        for name in ("rounds", "layers", "hidden", "baseline"):
             value = getattr(self, name)
             arguments += [f"--{name}", str(value)] if value is not None else []
         arguments += ["--lengths", str(self.lengths.resolve())] if self.lengths is not None else []
@@ -84,7 +84,7 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
 
 def require_timing_options_unset(options: BenchOptions) -> None:
     """Raise UsageError for options of timed steps, which `--roofline` does not run."""
-    for name in ("ablate", "against", "steps", "rounds"):
+    for name in ("ablate", "baseline", "steps", "rounds"):
         if getattr(options, name):
             raise UsageError(
                 f"--{name} times steps on this machine, and --roofline counts the kernels of one step without running "

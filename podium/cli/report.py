@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from podium.cli.options import AsJson, print_output
-from podium.core.console import errors
+from podium.core.console import print_status
 
 
 def report(
     paths: Annotated[
         list[Path],
         typer.Argument(
+            metavar="FOLDER",
             help="Folders of runs (runs/SYSTEM/DATE_TIME/run_N), of sets of runs (runs/SYSTEM/DATE_TIME), or of "
             "systems (runs/SYSTEM, for its newest set).",
         ),
@@ -45,5 +46,5 @@ def report(
         from podium.report.page import page_html
 
         write_page(html, page_html(sets, found.notes))
-        errors.print(f"The page is {html}", markup=False, highlight=False)
+        print_status(f"The page is {html}")
     print_output(as_json, report_json(sets, found.notes), lambda to: print_sets(to, sets, found.notes))

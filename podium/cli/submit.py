@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from podium.cli import names
+from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, System, print_output
 from podium.core.console import Console, errors, print_json, print_message, progress_bar
 
@@ -14,13 +16,15 @@ if TYPE_CHECKING:
     from podium.core.finding import Finding
     from podium.mllog.rulesets import Ruleset
 
-submit = typer.Typer(no_args_is_help=True, help="Describe systems, and build and check submissions to MLPerf.")
+submit = CommandGroup(help="Describe systems, and build and check submissions to MLPerf.")
 
 
 @submit.command(epilog="Example: [bold]podium submit describe laptop --out laptop.json[/bold]")
 def describe(
     system: System,
-    out: Annotated[Path | None, typer.Option(help="Write MLPerf's system description to this JSON file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write MLPerf's system description to this JSON file.")
+    ] = None,
     fill: Annotated[
         bool,
         typer.Option(
@@ -89,13 +93,13 @@ def package(
     systems: Annotated[
         list[str],
         typer.Argument(
-            metavar="SYSTEMS|LOGS...",
+            metavar="SYSTEM|LOGS",
             help="Names in systems/ or paths of systems' YAML files, whose runs are those in results/SYSTEM; or sets "
             "of runs, runs/SYSTEM/DATE_TIME. With --description: folders of logs by any framework, each with the "
             "result_*.txt (or without any, the *.txt and *.log) of one benchmark.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="A new folder. The package is the folder ORG in it.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder. The package is the folder ORG in it.")],
     org: Annotated[
         str, typer.Option(help="The submitter, which names the package's folder: description.submitter in the logs.")
     ],
@@ -106,13 +110,17 @@ def package(
         str | None,
         typer.Option(
             "--ruleset",
+            metavar="VERSION",
             help="The version of MLPerf's rules: of Podium's runs 1.1.0 to 5.0.0, which include BERT, by default "
             "5.0.0; required with --description, 1.1.0 to 6.1.0.",
         ),
     ] = None,
     description: Annotated[
         Path | None,
-        typer.Option(help="Package folders of logs of the system that this file describes: NAME.json or NAME.yaml."),
+        typer.Option(
+            metavar="FILE",
+            help="Package folders of logs of the system that this file describes: NAME.json or NAME.yaml.",
+        ),
     ] = None,
     code: Annotated[
         list[str] | None,
@@ -124,10 +132,13 @@ def package(
     ] = None,
     results: Annotated[
         Path | None,
-        typer.Option(help="The folder that contains SYSTEM/bert, or a folder of logs. Default: results/."),
+        typer.Option(
+            metavar="FOLDER", help="The folder that contains SYSTEM/bert, or a folder of logs. Default: results/."
+        ),
     ] = None,
     runs: Annotated[
-        Path | None, typer.Option(help="The folder that contains the run folders of SYSTEM. Default: runs/.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The folder that contains the run folders of SYSTEM. Default: runs/."),
     ] = None,
     allow_other_code: Annotated[
         bool,
@@ -194,14 +205,16 @@ def check(
     ruleset: Annotated[
         str | None,
         typer.Option(
+            metavar="VERSION",
             help="The version of MLPerf's rules, 1.1.0 to 6.1.0. Default: that of the round that the path names, else "
-            "of the logs' dates, else the newest with the benchmarks of the results."
+            "of the logs' dates, else the newest with the benchmarks of the results.",
         ),
     ] = None,
     runs: Annotated[
         Path | None,
         typer.Option(
-            help="Run folders of Podium, such as runs/laptop, whose configurations are compared with the logs."
+            metavar="FOLDER",
+            help="Run folders of Podium, such as runs/laptop, whose configurations are compared with the logs.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -239,12 +252,17 @@ def rcp(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[PATH]...",
+            metavar="PATH",
             help="Logs of the runs so far, or folders of them such as runs/SYSTEM/DATE_TIME, instead of --samples.",
         ),
     ] = None,
     benchmark: Annotated[
-        str | None, typer.Option(help="MLPerf's name, such as llama31_8b. Default: the logs' benchmark.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=lambda incomplete: names.matching(names.benchmarks(), incomplete),
+            help="MLPerf's name, such as llama31_8b. Default: the logs' benchmark.",
+        ),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="The global batch size. Default: the logs'; without any, only the points.")
@@ -252,12 +270,14 @@ def rcp(
     samples: Annotated[
         str | None,
         typer.Option(
+            metavar="N,…",
             help="What the runs so far needed to the target, in the unit of the points, separated by commas; none for "
-            "a run that did not converge."
+            "a run that did not converge.",
         ),
     ] = None,
     ruleset: Annotated[
-        str | None, typer.Option(help="The version of MLPerf's rules. Default: the newest with points.")
+        str | None,
+        typer.Option(metavar="VERSION", help="The version of MLPerf's rules. Default: the newest with points."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -16,7 +16,8 @@ from typing import IO
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError
+from podium.core.console import print_command
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError, record_stop_signal
 from podium.core.files import private_folder, require_disk_space, user_cache_folder, write_error
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, child_environment
@@ -201,8 +202,10 @@ def run_processes(
     ):
         private = Path(folder_name)
         make_heartbeats(private / HEARTBEAT_FILE, config.launch.processes_per_node)
+        argv = command(config, folder, entry, options, node, private)
+        print_command(argv)
         process = subprocess.Popen(
-            command(config, folder, entry, options, node, private),
+            argv,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -264,6 +267,7 @@ def _interruptible() -> Iterator[threading.Event]:
     event = threading.Event()
 
     def interrupt(number: int, _: object) -> None:
+        record_stop_signal(number)
         if number == signal.SIGHUP:
             discard_closed_terminal_output()
         event.set()

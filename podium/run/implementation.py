@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.verification.evidence import SIGMAS, tolerance
+from podium.core.console import print_command
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.finding import Finding
 from podium.core.paths import WORKING_FOLDER, child_environment
@@ -24,8 +25,10 @@ def call_entry_point(implementation: str, entry: str, options: Sequence[str]) ->
     UsageError or WorkError, by the exit code of the process, with the last line that it printed to standard error.
     """
     require_torch()
+    argv = [sys.executable, "-m", f"implementations.{implementation}.{entry}", *options]
+    print_command(argv)
     process = subprocess.run(
-        [sys.executable, "-m", f"implementations.{implementation}.{entry}", *options],
+        argv,
         cwd=WORKING_FOLDER,
         capture_output=True,
         text=True,
@@ -84,6 +87,7 @@ def check_initial_accuracy(
     """
     expected = f"{REFERENCE_ACCURACY}" if comparable else "any; the data are not MLPerf's"
     environment = os.environ | child_environment()
+    print_command(evaluation.command)
     process = subprocess.run(
         evaluation.command, cwd=WORKING_FOLDER, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.core.console import verbosity
 
 
 class _TimeLeft(ProgressColumn):
@@ -27,13 +28,17 @@ class _TimeLeft(ProgressColumn):
 
 
 class Progress:
-    """Prints notes and a progress bar to a console; if it is not a terminal, notes and evaluations as plain lines."""
+    """Prints notes and a progress bar to a console; if it is not a terminal, notes and evaluations as plain lines.
+
+    Prints nothing with -q; with -v the time before each note.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def note(self, text: str) -> None:
-        self._console.print(f"{text} …", style="dim", markup=False, highlight=False)
+        if not verbosity.quiet:
+            self._console.print(f"{verbosity.time}{text} …", style="dim", markup=False, highlight=False)
 
     @contextmanager
     def run(self, config: RunConfig, folder: RunFolder, title: str) -> Iterator[Callable[[], None]]:
@@ -48,7 +53,7 @@ class Progress:
             TimeElapsedColumn(),
             _TimeLeft(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=verbosity.quiet or not self._console.is_terminal,
             transient=True,
         )
         with bar:
@@ -67,9 +72,11 @@ class Progress:
                         text = f"accuracy {event['accuracy']:.4f}{target}"
                         bar.update(task, accuracy=text)
                         # A restarted run repeats the evaluations since its checkpoint; they are printed once.
-                        if not self._console.is_terminal and event["samples"] > printed_samples:
+                        plain = not (self._console.is_terminal or verbosity.quiet)
+                        if plain and event["samples"] > printed_samples:
                             printed_samples = event["samples"]
-                            self._console.print(f"{title}: {event['samples']:,} samples, {text}", highlight=False)
+                            line = f"{verbosity.time}{title}: {event['samples']:,} samples, {text}"
+                            self._console.print(line, markup=False, highlight=False)
 
             yield tick
 

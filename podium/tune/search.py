@@ -12,6 +12,7 @@ from typing import Any
 
 from podium.config.load import load_resolved, write_resolved
 from podium.config.schema import RunConfig
+from podium.core.console import print_command
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, write_atomically
 from podium.core.paths import WORKING_FOLDER, child_environment
@@ -129,8 +130,10 @@ class Worker:
 
     def __init__(self, arguments: list[str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 — closed when the process has ended
+        argv = [*WORKER, *arguments]
+        print_command(argv)
         self._process = subprocess.Popen(
-            [*WORKER, *arguments],
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,

@@ -81,16 +81,16 @@ def test_options_become_arguments_of_the_implementation() -> None:
     full = BenchOptions(True, "huggingface", 3, 4, 512, 1000, Path("lengths.json"), rounds=2)
     assert full.arguments("tiny") == [
         *("--steps", "3", "--vocabulary", "1000", "--rounds", "2", "--layers", "4", "--hidden", "512"),
-        *("--against", "huggingface", "--lengths", str(Path("lengths.json").resolve()), "--ablate"),
+        *("--baseline", "huggingface", "--lengths", str(Path("lengths.json").resolve()), "--ablate"),
     ]
     for change in ({"layers": 4}, {"hidden": 64}, {"vocabulary": 9}, {"lengths": Path("x")}):
         assert not BenchOptions(**change).uses_system_model
-    assert BenchOptions(ablate=True, against="huggingface", steps=3).uses_system_model
+    assert BenchOptions(ablate=True, baseline="huggingface", steps=3).uses_system_model
 
 
 def test_unknown_against_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="--against: found jax, allowed is huggingface"):
-        BenchOptions(against="jax").arguments("tiny")
+    with pytest.raises(UsageError, match="--baseline: found jax, allowed is huggingface"):
+        BenchOptions(baseline="jax").arguments("tiny")
 
 
 def test_summary_of_the_processes_is_returned(
@@ -188,7 +188,7 @@ def test_costs_are_written_for_the_system(config: RunConfig, tmp_path: Path) -> 
 
 
 # Everything at once, on a model as small as can be.
-SMALL = BenchOptions(ablate=True, against="huggingface", steps=2, layers=2, hidden=64, vocabulary=500)
+SMALL = BenchOptions(ablate=True, baseline="huggingface", steps=2, layers=2, hidden=64, vocabulary=500)
 ALONE = ("global_batch_size=4", "launch.threads_per_process=1")
 
 
@@ -221,7 +221,7 @@ def test_bench_with_real_processes(start_training: Callable[..., None], tmp_path
 def test_bench_from_the_command_line() -> None:
     """With another model, the system's costs file is not written."""
     before = sorted((ROOT / "systems").rglob("*"))
-    argv = [sys.executable, "-m", "podium.cli", "bench", "laptop", "--json", "--ablate", "--against", "huggingface"]
+    argv = [sys.executable, "-m", "podium.cli", "bench", "laptop", "--json", "--ablate", "--baseline", "huggingface"]
     argv += ["--layers", "2", "--hidden", "64", "--vocabulary", "500", "--steps", "2"]
     argv += [argument for setting in ALONE for argument in ("--set", setting)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
@@ -291,7 +291,7 @@ def test_the_rate_of_the_precision_in_use_is_printed(config: RunConfig, precisio
     ("options", "gpu", "message"),
     [
         (BenchOptions(ablate=True), "h200", "--ablate times steps on this machine"),
-        (BenchOptions(against="huggingface"), "h200", "--against times steps on this machine"),
+        (BenchOptions(baseline="huggingface"), "h200", "--baseline times steps on this machine"),
         (BenchOptions(steps=3), "h200", "--steps times steps on this machine"),
         (BenchOptions(steps=8), "h200", "--steps times steps on this machine"),
         (BenchOptions(rounds=3), "h200", "--rounds times steps on this machine"),

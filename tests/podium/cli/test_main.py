@@ -1,6 +1,7 @@
 """The `podium` command: exit codes, error messages without tracebacks, and help."""
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ import pytest
 
 from benchmarks.bert.store import SampleStore
 from podium.cli import main
+from podium.cli.options import print_output
 from podium.core.errors import Interrupted, WorkError
 from podium.run.collect import FinishedRun
 from tests.podium.conftest import run_podium
@@ -183,6 +185,31 @@ def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Pat
     assert again.returncode == 0
     for name in ("one.h5", "two.h5"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "new" / "out" / name).read_bytes()
+
+
+def test_prepared_exported_and_imported_files_as_json(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    def document(*arguments: str) -> Any:
+        done = run_podium("data", *arguments, "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    vocabulary = ("--vocab", "vocab.txt")
+    prepare = ("prepare", "--text", "one", *vocabulary, "--out", "store", "--processes", "1")
+    assert document(*prepare) == {"files": ["store/one.h5"], "kept": 0}
+    assert document(*prepare)["kept"] == 1
+    exported = ("export", "store", "--format", "hdf5-fixed", "--out", "hdf5", "--processes", "1")
+    assert document(*exported) == {"files": ["hdf5/one.hdf5"]}
+    imported = ("import", "hdf5/one.hdf5", *vocabulary, "--out", "again", "--processes", "1")
+    assert document(*imported) == {"files": ["again/one.h5"]}
+    assert document("upgrade", "again") == {"store": "again", "converted": [], "unchanged": ["again/one.h5"]}
+    staged = document("stage", "store", "copy")
+    assert staged["store"] == "copy" and staged["copied"] > 0 and staged["kept"] == 0
+
+
+def test_json_has_null_for_numbers_that_are_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    """The score of runs of which too many missed the target is infinite, which JSON does not have."""
+    print_output(True, {"score_seconds": math.inf, "runs": [math.nan, 1.5], "t": (1,)}, lambda _: None)
+    assert json.loads(capsys.readouterr().out) == {"score_seconds": None, "runs": [None, 1.5], "t": [1]}
 
 
 def test_unusable_texts_are_errors_of_one_line(tmp_path: Path, texts: tuple[Path, Path]) -> None:
