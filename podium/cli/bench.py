@@ -27,6 +27,7 @@ from podium.planning.hardware import require_hardware
 from podium.run.implementation import call_entry_point
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
+from podium.run.source import current_source
 
 DEFAULT_STEPS = 8
 
@@ -177,13 +178,16 @@ def print_count(console: Console, config: RunConfig, counted: Mapping[str, Any])
 
 
 def write_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
-    """Write the fitted step costs and how they were measured to systems/costs/SYSTEM.json and return that path."""
+    """Write the fitted step costs, the machine and the settings to runs/SYSTEM/costs.json and return that path."""
     path = own_costs_path(config.system)
-    about = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks", "torch")
+    settings = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks")
+    source = current_source()
     conditions: dict[str, object] = {"system": config.system, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    conditions |= {"machine": measured["machine"], "torch": measured["torch"]}
+    conditions |= {"commit": source.commit, "code": source.code}
     # The backend in use: `auto` depends on the GPU and on a check there.
     conditions |= {"recipe": config.recipe, "attention": measured["attention"], "kernels": config.kernels}
-    save_costs(StepCosts(**measured["step_costs"]), path, conditions | {key: measured[key] for key in about})
+    save_costs(StepCosts(**measured["step_costs"]), path, conditions | {key: measured[key] for key in settings})
     return path
 
 

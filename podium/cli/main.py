@@ -185,8 +185,8 @@ def bench(
     """Time full training steps on a system: sequences/s, and the share of the machine's peak FLOP/s.
 
     Needs no data: samples are synthetic, with Wikipedia's lengths. Unless an option changes the system's model or
-    settings, also fits the time for each token, pair of tokens and so on, and writes these step costs to
-    systems/costs/SYSTEM.json, for `podium balance` and `podium predict`.
+    settings, also fits the time for each token, pair of tokens and so on, and writes these step costs with the machine
+    to runs/SYSTEM/costs.json, for `podium balance` and `podium predict`.
     """
     from podium.cli.bench import (
         BenchOptions,
