@@ -14,10 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from podium.comparison.cost import billed_seconds, format_money, hourly_price, read_prices
+from podium.comparison.cost import Prices, billed_seconds, format_money, hourly_price, read_prices
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.core.console import waiting
 from podium.core.errors import PodiumError, UsageError
 from podium.core.files import make_folder, write_atomically
 from podium.planning.accelerators import find_accelerator
@@ -44,13 +45,26 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
     `scale` is a comma-separated list of GPU counts, `prices` a file as for `podium compare --cost`. Prepares the
     embedded text if necessary, since its sample lengths are needed, but no other text. Raises UsageError or WorkError.
     """
-    if config.data.kind == "embedded" and config.size == "tiny":
-        config = with_data(config, progress.note)
+    gpus = [] if scale is None else _parse_gpu_counts(scale)
     if scale is not None and config.target_accuracy is None:
         raise UsageError(
             f"--scale: {config.system} has target_accuracy null, and the curve shows times to a target; leave out "
             "--scale, or give --set target_accuracy=0.72"
         )
+    tariff = None if prices is None else find_tariff(config, prices)
+    if config.data.kind == "embedded" and config.size == "tiny":
+        config = with_data(config, progress.note)
+    with waiting("Predicting the time of a run"):
+        predicted = _predict(config, gpus)
+    if tariff is not None:
+        predicted["cost"] = predicted_cost(tariff, predicted)
+    folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
+    write_resolved(config, folder.config)
+    write_atomically(folder.summary, json.dumps(predicted, indent=2) + "\n")
+    return predicted
+
+
+def _predict(config: RunConfig, gpus: list[int]) -> dict[str, Any]:
     costs, constants = costs_path(config.system), load_constants()
     plan = plan_from_config(config, costs if costs.is_file() else None, constants)
     predicted = _as_json(predict_plan(plan, constants)) | {
@@ -61,15 +75,10 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
         "code": plan.code,
         "step_costs": plan.costs_origin and plan.costs_origin.as_json(),
         "calibration": _calibration(config, plan, constants),
-        "scale": _predict_scale(plan, _parse_gpu_counts(scale), constants) if scale is not None else [],
-        "published": published_points() if scale is not None else [],
+        "scale": _predict_scale(plan, gpus, constants) if gpus else [],
+        "published": published_points() if gpus else [],
     }
     predicted["own_runs"] = compare_with_runs(config, predicted["sequences_per_second"])
-    if prices is not None:
-        predicted["cost"] = predicted_cost(config, predicted, prices)
-    folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
-    write_resolved(config, folder.config)
-    write_atomically(folder.summary, json.dumps(predicted, indent=2) + "\n")
     return predicted
 
 
@@ -148,8 +157,16 @@ class PredictedSystem:
     round: str | None = None  # matches `own` in a prices file
 
 
-def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the cost of the predicted run and of both ends of its interval. UsageError if no price fits the system."""
+@dataclass(frozen=True)
+class Tariff:
+    """The prices file, and what it makes of an hour of the system."""
+
+    prices: Prices
+    per_hour: float
+
+
+def find_tariff(config: RunConfig, path: Path) -> Tariff:
+    """Read a prices file and find the price of the system. UsageError if none fits."""
     prices, description, launch = read_prices(path), config.description, config.launch
     name = description.accelerator_model_name
     kind, on_cpu = find_accelerator(name), launch.device == "cpu"
@@ -169,6 +186,12 @@ def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) 
     per_hour = hourly_price(system, prices, entry)
     if isinstance(per_hour, str):  # the reason why the entry's unit cannot be applied to this system
         raise UsageError(f"{path}: {per_hour}; use another unit for {config.system}")
+    return Tariff(prices, per_hour)
+
+
+def predicted_cost(tariff: Tariff, predicted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cost of the predicted run and of both ends of its interval."""
+    prices, per_hour = tariff.prices, tariff.per_hour
 
     def cost(seconds: float) -> float:
         return per_hour * billed_seconds(seconds, prices) / 3600

@@ -1,13 +1,23 @@
 """Output of the command line: errors and progress on standard error, tables and findings on standard output."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -111,9 +121,14 @@ def _title(title: str | None) -> Text | None:
     return None if title is None else Text(printable(title), "table.title")
 
 
-def progress_bar() -> Progress:
-    """A progress bar with elapsed and remaining time; invisible unless standard error is a terminal."""
-    return Progress(
+NOTICE_SECONDS = 1.0  # before anything is shown of an operation
+REPEAT_SECONDS = 30.0  # between lines where standard error is not a terminal
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A progress bar with elapsed and remaining time; a line with the share done where there is no terminal."""
+    bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
@@ -124,3 +139,60 @@ def progress_bar() -> Progress:
         transient=True,
         disable=not errors.is_terminal,
     )
+    with bar if errors.is_terminal else _repeated_lines(lambda: _describe_tasks(bar)):
+        yield bar
+
+
+@contextmanager
+def waiting(text: str, announced: bool = False) -> Iterator[None]:
+    """Show on standard error what is being done, if it takes longer than NOTICE_SECONDS.
+
+    A terminal shows a spinner and the elapsed time until the end; elsewhere it is a line, repeated with the elapsed
+    seconds. `announced` is whether the text was already printed. No other progress bar may be shown inside.
+    """
+    if not errors.is_terminal:
+        with _repeated_lines(lambda: f"{printable(text)} …", announced):
+            yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    bar = Progress(*columns, console=errors, transient=True)
+    bar.add_task(f"{printable(text)} …", total=None)
+    timer = threading.Timer(NOTICE_SECONDS, bar.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it may be starting the bar
+        bar.stop()
+
+
+def _describe_tasks(bar: Progress) -> str:
+    task = bar.tasks[-1] if bar.tasks else None
+    if task is None:
+        return ""
+    return f"{task.description} …" + (f" {task.percentage:.0f}%" if task.total else "")
+
+
+@contextmanager
+def _repeated_lines(text: Callable[[], str], announced: bool = False) -> Iterator[None]:
+    """Print `text()` after NOTICE_SECONDS, unless it was announced, and every REPEAT_SECONDS with the elapsed time."""
+    ended = threading.Event()
+
+    def show() -> None:
+        if ended.wait(NOTICE_SECONDS):
+            return
+        if not announced and (line := text()):
+            print_line(errors, line, "dim")
+        seconds = NOTICE_SECONDS
+        while not ended.wait(REPEAT_SECONDS):
+            seconds += REPEAT_SECONDS
+            print_line(errors, f"{text()} {seconds:.0f} s", "dim")
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -90,9 +90,20 @@ def test_options_become_arguments_of_the_implementation() -> None:
     assert BenchOptions(ablate=True, against="huggingface", steps=3).uses_system_model
 
 
-def test_unknown_against_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="--against: found jax, allowed is huggingface"):
-        BenchOptions(against="jax").arguments("tiny")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (BenchOptions(against="jax"), "--against: found jax, allowed is huggingface"),
+        (BenchOptions(hidden=100), "--hidden: found 100, allowed are multiples of 64"),
+        (BenchOptions(lengths=Path("none.json")), r"--lengths: none\.json cannot be read"),
+    ],
+)
+def test_invalid_options_are_usage_errors_before_anything_starts(
+    options: BenchOptions, message: str, config: RunConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        measure(config, options, False, Progress(Console(file=StringIO())))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_summary_of_the_processes_is_returned(

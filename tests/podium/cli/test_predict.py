@@ -223,6 +223,13 @@ def test_invalid_scale_is_a_usage_error(quiet: Progress, no_data: list[str]) -> 
         predict_run(load_system("laptop"), "8", quiet)
 
 
+def test_options_are_checked_before_the_data_is_prepared(quiet: Progress, no_data: list[str], tmp_path: Path) -> None:
+    for scale, prices in (("8,x", None), ("8", tmp_path / "none.yaml")):
+        with pytest.raises(UsageError, match=r"--scale: found 8,x|none\.yaml"):
+            predict_run(load_system("laptop"), scale, quiet, prices)
+    assert no_data == []
+
+
 def test_unknown_systems_and_recipes_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="there is no system 'lapdog'"):
         load_system("lapdog")
