@@ -32,6 +32,7 @@ from podium.core.console import (
     print_status,
     print_text,
     verbosity,
+    waiting,
 )
 from podium.core.errors import Interrupted, PodiumError, UsageError, clear_stop_signal, record_stop_signal
 from podium.core.finding import has_errors
@@ -265,8 +266,8 @@ def bench(
     """Time full training steps on a system: sequences/s, and the share of the machine's peak FLOP/s.
 
     Needs no data: samples are synthetic, with Wikipedia's lengths. Unless an option changes the system's model or
-    settings, also fits the time for each token, pair of tokens and so on, and writes these step costs to
-    systems/costs/SYSTEM.json, for `podium balance` and `podium predict`.
+    settings, also fits the time for each token, pair of tokens and so on, and writes these step costs with the machine
+    to runs/SYSTEM/costs.json, for `podium balance` and `podium predict`.
     """
     from podium.cli.bench import (
         BenchOptions,
@@ -284,6 +285,7 @@ def bench(
     config = load_system(system, recipe, settings or [])
     require_torch()
     options = BenchOptions(ablate, baseline or former_baseline, steps, layers, hidden, vocabulary, lengths, rounds)
+    options.require_valid()
     if roofline:
         counted = count(config, options, gpu, Progress(errors))
         print_output(as_json, counted, lambda to: print_count(to, config, counted))
@@ -353,9 +355,11 @@ def balance(
 
     The strategies are run on samples of Wikipedia's lengths. Nothing is trained and no GPU is needed.
     """
-    from podium.cli.balance import plot_balance, print_balance, print_packing
-    from podium.planning.balance_report import Cluster, balance_report
+    with waiting("Loading the strategies"):
+        from podium.cli.balance import check_plot, plot_balance, print_balance, print_packing
+        from podium.planning.balance_report import Cluster, balance_report
 
+    check_plot(plot)
     cluster_options = (ranks, local_batch, ranks_per_node, counts, scan)
     if system is not None and any(value is not None for value in cluster_options):
         raise UsageError("give either a system or --ranks and --local-batch; change a system's settings with --set")
@@ -369,7 +373,8 @@ def balance(
         raise UsageError("--recipe and --set change a system's settings; give a system too")
     else:
         cluster = Cluster.of_ranks(ranks, local_batch, ranks_per_node, counts, scan)
-    result = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
+    with waiting("Assigning samples to ranks"):
+        result = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
     if plot is not None:
         plot_balance(cluster, result, plot)
     print_output(as_json, result, lambda to: print_balance(to, cluster, result))
@@ -405,9 +410,10 @@ def predict(
     published code, fitted on A100 runs, and the estimate for Podium's step is printed too. Samples to target are
     interpolated between published batch sizes.
     """
-    from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
-    from podium.config.load import load_system
-    from podium.run.progress import Progress
+    with waiting("Loading the model of time-to-train"):
+        from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
+        from podium.config.load import load_system
+        from podium.run.progress import Progress
 
     check_plot(scale, plot)
     config = load_system(system, recipe, settings or [])

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from podium.cli.options import AsJson, print_output
-from podium.core.console import print_status
+from podium.core.console import print_status, waiting
 
 
 def report(
@@ -29,18 +29,20 @@ def report(
     Covers finished, running and failed runs, and changes nothing in their folders. Exit code 0 whatever the outcome of
     the runs, 1 if the page cannot be written, 2 if a folder contains no run.
     """
-    from podium.report.find import find_runs
-    from podium.report.load import read_sets
-    from podium.report.table import as_json as report_json
-    from podium.report.table import print_sets
-    from podium.run.run_set import resolve_run_folder
+    with waiting("Loading the report"):
+        from podium.report.find import find_runs
+        from podium.report.load import read_sets
+        from podium.report.table import as_json as report_json
+        from podium.report.table import print_sets
+        from podium.run.run_set import resolve_run_folder
 
     if html is not None:
         from podium.html.page import require_page_or_no_file
 
         require_page_or_no_file(html)
-    found = find_runs([resolve_run_folder(path).path if not path.is_absolute() else path for path in paths])
-    sets = read_sets(found)
+    with waiting("Reading the runs"):
+        found = find_runs([resolve_run_folder(path).path if not path.is_absolute() else path for path in paths])
+        sets = read_sets(found)
     if html is not None:
         from podium.html.page import write_page
         from podium.report.page import page_html

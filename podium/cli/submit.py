@@ -10,7 +10,7 @@ import typer
 from podium.cli import names
 from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, System, print_output
-from podium.core.console import Console, errors, print_json, print_message, progress_bar
+from podium.core.console import Console, errors, print_json, print_message, progress_bar, waiting
 
 if TYPE_CHECKING:
     from podium.core.finding import Finding
@@ -44,6 +44,7 @@ def describe(
     from podium.core.errors import attempt
     from podium.core.files import write_atomically
     from podium.run.implementation import call_entry_point
+    from podium.run.run_set import RUNS
     from podium.submission.check import print_fields
     from podium.submission.describe import as_json as fields_json
     from podium.submission.describe import (
@@ -51,16 +52,19 @@ def describe(
         detect,
         differing_fields,
         fill_description,
+        nodes_of_runs,
         require_complete,
         stated,
         system_json,
     )
 
     config = load_system(system)
-    device, fault = attempt(call_entry_point, config.implementation, "describe", [])
+    with waiting("Detecting this machine's hardware and software"):
+        device, fault = attempt(call_entry_point, config.implementation, "describe", [])
+        detected = detect(device)
     if fault:
         print_message(f"framework and GPUs cannot be detected: {fault}")
-    fields = compare(config, detect(device))
+    fields = compare(config, detected, nodes_of_runs(config, RUNS))
     description, filled_names = fill_description(config, fields) if fill else (stated(config), [])
     if as_json:
         print_json(fields_json(description, fields, filled_names))
@@ -74,8 +78,9 @@ def describe(
         text = json.dumps(description[name], ensure_ascii=False)
         errors.print(f"  {name}: {text}", markup=False, highlight=False)
     for field in differing_fields(fields):
+        where = "by launch.nodes" if field.name == "number_of_nodes" else "on this machine"
         print_message(
-            f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} on this machine"
+            f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} {where}"
         )
     if out is not None:
         require_complete(system_path(system), description)

@@ -3,8 +3,9 @@
 import json
 import math
 import shlex
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
+    SpinnerColumn,
     TaskID,
     TaskProgressColumn,
     TextColumn,
@@ -202,9 +204,17 @@ class _TaskProgress(Progress):
         return super().add_task(description, *args, **fields)
 
 
-def progress_bar() -> Progress:
-    """A progress bar with elapsed and remaining time; invisible with -q, and unless standard error is a terminal."""
-    return _TaskProgress(
+NOTICE_SECONDS = 1.0  # before anything is shown of an operation
+REPEAT_SECONDS = 30.0  # between lines where standard error is not a terminal
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A progress bar with elapsed and remaining time; a line with the share done where there is no terminal.
+
+    Nothing is shown with -q.
+    """
+    bar = _TaskProgress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
@@ -215,3 +225,67 @@ def progress_bar() -> Progress:
         transient=True,
         disable=verbosity.quiet or not errors.is_terminal,
     )
+    shown = bar if errors.is_terminal else _repeated_lines(lambda: _describe_tasks(bar), announced=verbosity.verbose)
+    with shown:
+        yield bar
+
+
+@contextmanager
+def waiting(text: str, announced: bool = False) -> Iterator[None]:
+    """Show on standard error what is being done, if it takes longer than NOTICE_SECONDS.
+
+    A terminal shows a spinner and the elapsed time until the end; elsewhere it is a line, repeated with the elapsed
+    seconds. `announced` is whether the text was already printed. No other progress bar may be shown inside.
+    """
+    if verbosity.quiet:
+        yield
+        return
+    if not errors.is_terminal:
+        with _repeated_lines(lambda: f"{printable(text)} …", announced):
+            yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    bar = Progress(*columns, console=errors, transient=True)
+    bar.add_task(f"{printable(text)} …", total=None)
+    timer = threading.Timer(NOTICE_SECONDS, bar.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it may be starting the bar
+        bar.stop()
+
+
+def _describe_tasks(bar: Progress) -> str:
+    task = bar.tasks[-1] if bar.tasks else None
+    if task is None:
+        return ""
+    return f"{task.description} …" + (f" {task.percentage:.0f}%" if task.total else "")
+
+
+@contextmanager
+def _repeated_lines(text: Callable[[], str], announced: bool = False) -> Iterator[None]:
+    """Print `text()` after NOTICE_SECONDS, unless it was announced, and every REPEAT_SECONDS with the elapsed time.
+
+    Nothing is printed with -q.
+    """
+    ended = threading.Event()
+
+    def show() -> None:
+        if verbosity.quiet or ended.wait(NOTICE_SECONDS):
+            return
+        if not announced and (line := text()):
+            print_line(errors, line, "dim")
+        seconds = NOTICE_SECONDS
+        while not ended.wait(REPEAT_SECONDS):
+            seconds += REPEAT_SECONDS
+            print_line(errors, f"{text()} {seconds:.0f} s", "dim")
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -40,6 +40,7 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
 from podium.core.files import write_atomically
+from podium.core.machine import this_machine
 from podium.core.processes import end_with_parent
 from podium.planning.batch_plan import SHAPE_STEPS, GlobalBatch
 
@@ -191,6 +192,7 @@ def _rates(
         "hidden": size.hidden,
         "vocabulary": vocabulary_size,
         "torch": torch.__version__,
+        "machine": this_machine().as_json(),
     }
 
 

@@ -25,6 +25,7 @@ from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
+from podium.core.machine import Machine
 from podium.planning import costs
 from podium.planning.costs import StepCosts, load_costs
 from podium.run.progress import Progress
@@ -54,6 +55,7 @@ MEASURED: dict[str, Any] = {
     "hidden": 512,
     "vocabulary": 30522,
     "torch": "2.13.0",
+    "machine": {"host": "node7", "processor": "AMD EPYC 7742", "cores": 2},
     "ablation": None,
     "huggingface": None,
     "ratio_to_huggingface": None,
@@ -71,7 +73,7 @@ def config() -> RunConfig:
 @pytest.fixture(autouse=True)
 def temporary_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bench, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(costs, "COSTS", tmp_path / "costs")
+    monkeypatch.setattr(costs, "RUNS", tmp_path / "runs")
 
 
 def test_options_become_arguments_of_the_implementation() -> None:
@@ -88,9 +90,20 @@ def test_options_become_arguments_of_the_implementation() -> None:
     assert BenchOptions(ablate=True, baseline="huggingface", steps=3).uses_system_model
 
 
-def test_unknown_against_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="--baseline: found jax, allowed is huggingface"):
-        BenchOptions(baseline="jax").arguments("tiny")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (BenchOptions(baseline="jax"), "--baseline: found jax, allowed is huggingface"),
+        (BenchOptions(hidden=100), "--hidden: found 100, allowed are multiples of 64"),
+        (BenchOptions(lengths=Path("none.json")), r"--lengths: none\.json cannot be read"),
+    ],
+)
+def test_invalid_options_are_usage_errors_before_anything_starts(
+    options: BenchOptions, message: str, config: RunConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        measure(config, options, False, Progress(Console(file=StringIO())))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_summary_of_the_processes_is_returned(
@@ -181,9 +194,11 @@ def test_comparison_and_ablation_are_printed_if_present(config: RunConfig) -> No
 def test_costs_are_written_for_the_system(config: RunConfig, tmp_path: Path) -> None:
     costs = StepCosts(1e-3, 1e-6, 1e-9, 1e-6, 0.0, 0.02)
     path = write_costs(config, MEASURED | {"step_costs": vars(costs)})
-    assert path == tmp_path / "costs" / "laptop.json"
+    assert path == tmp_path / "runs" / "laptop" / "costs.json"
     assert load_costs(path)[0] == costs
     measured = json.loads(path.read_text(encoding="utf-8"))["measured"]
+    assert Machine.from_json(measured["machine"]) == Machine("node7", "AMD EPYC 7742", 2)
+    assert {"date", "torch", "commit", "code", "threads", "precision"} <= set(measured)
     assert (measured["system"], measured["recipe"], measured["hidden"]) == ("laptop", "indexed", 512)
 
 
