@@ -84,8 +84,8 @@ def print_rehearsal(console: RichConsole, config: RunConfig, result: Mapping[str
     if result["stated_memory_bytes"] is None:
         print_line(
             console,
-            f"description.host_memory_capacity: {config.description.host_memory_capacity!r} is not an amount such as "
-            "1 TB or 24 x 32 GB, so the memory of a node is not compared with it",
+            f"description.host_memory_capacity: found {config.description.host_memory_capacity!r}, which is not an "
+            "amount such as 1 TB or 24 x 32 GB, so the memory of a node is not compared with it",
         )
     if evaluation["ranks_without"]:
         print_line(

@@ -36,13 +36,21 @@ def describe(
 
     Run it on a node of the system, since it detects the hardware and software of the machine that it runs on.
     """
-    from podium.config.load import load_system
+    from podium.config.load import load_system, system_path
     from podium.core.errors import attempt
     from podium.core.files import write_atomically
     from podium.run.implementation import call_entry_point
     from podium.submission.check import print_fields
     from podium.submission.describe import as_json as fields_json
-    from podium.submission.describe import compare, detect, differing_fields, fill_description, stated, system_json
+    from podium.submission.describe import (
+        compare,
+        detect,
+        differing_fields,
+        fill_description,
+        require_complete,
+        stated,
+        system_json,
+    )
 
     config = load_system(system)
     device, fault = attempt(call_entry_point, config.implementation, "describe", [])
@@ -66,6 +74,7 @@ def describe(
             f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} on this machine"
         )
     if out is not None:
+        require_complete(system_path(system), description)
         write_atomically(out, system_json(description))
     if strict and differing_fields(fields):
         raise typer.Exit(1)

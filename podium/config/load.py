@@ -33,6 +33,7 @@ from podium.core.yaml_files import dump_yaml, parse_yaml, read_yaml
 SYSTEMS = SHIPPED_FOLDER / "systems"
 USER_SYSTEMS = WORKING_FOLDER / "systems"
 SECTIONS = ("description", "launch", "bert")
+OPTIONAL_SECTION = "description"
 COMMAND_LINE = "--set"
 MAX_KEY_DEPTH = 4
 
@@ -60,6 +61,10 @@ def load_system(
     for section in document:
         if section not in SECTIONS:
             raise UsageError(f"{path}: there is no section {section!r}; allowed are {', '.join(SECTIONS)}")
+    if document.get(OPTIONAL_SECTION) in (None, "", "null", "~"):  # values of this section are read as text
+        document[OPTIONAL_SECTION] = {}
+    if not isinstance(document[OPTIONAL_SECTION], dict):
+        raise UsageError(f"{path}: section {OPTIONAL_SECTION!r} has no keys; add some, or leave it out")
     missing = [section for section in SECTIONS if not isinstance(document.get(section), dict)]
     if missing:
         raise UsageError(f"{path}: section {missing[0]!r} is missing or has no keys; add it")
@@ -110,7 +115,20 @@ def load_system(
             f"{origins.locate(('seed',))}: closed division, Random seeds: found {config.seed}, allowed is none: "
             "it is drawn for every run"
         )
+    config = _with_derived_description(config)
     return config if paths_as_written else _with_absolute_paths(config)
+
+
+def _with_derived_description(config: RunConfig) -> RunConfig:
+    """Fill the fields of the description that follow from the rest of the configuration, where they are not stated."""
+    launch = config.launch
+    derived = {
+        "system_name": config.system,
+        "number_of_nodes": str(launch.nodes),
+        "accelerators_per_node": str(launch.processes_per_node if launch.device == "cuda" else 0),
+    }
+    unset = {key: value for key, value in derived.items() if not getattr(config.description, key).strip()}
+    return config.model_copy(update={"description": config.description.model_copy(update=unset)})
 
 
 def write_resolved(config: RunConfig, path: Path) -> None:

@@ -124,7 +124,7 @@ def _format_default(key: str, value: Schema, part: Schema, keys: tuple[str, ...]
             return "of `hyperparameters`"
         return "of the recipe" if (*keys, key) in _recipe_keys() else "required"
     default = value["default"]
-    if isinstance(default, bool) or default in (None, [], {}) or isinstance(default, dict):
+    if isinstance(default, bool) or default in (None, "", [], {}) or isinstance(default, dict):
         return "–"
     return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
 

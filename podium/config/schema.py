@@ -85,57 +85,87 @@ _SUBMISSION_STATUS: dict[Status, str] = {
 }
 
 
+MAY_BE_EMPTY = ("hw_notes", "sw_notes", "other_software_stack")  # fields of a description
+PLACEHOLDERS = ("", "not stated", "unknown", "todo", "tbd", "?")
+
+
+def is_stated(text: str) -> bool:
+    """Whether a field of a description has a value, and not a placeholder such as `unknown`."""
+    return text.strip().lower() not in PLACEHOLDERS
+
+
 class Description(BaseModel):
-    """The 33 fields by which MLPerf describes a system, all of them text. Numbers in the YAML are read as text."""
+    """The 33 fields by which MLPerf describes a system, all of them text. Numbers in the YAML are read as text.
+
+    A run needs none of them; a submission needs all, and is refused with the names of those that the file lacks.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, coerce_numbers_to_str=True)
 
     submitter: str = Field(
-        min_length=1, description="Submitting organisation; the name of the package's folder, and in every log"
+        default="", description="Submitting organisation; the name of the package's folder, and in every log"
     )
     division: Literal["closed", "open"] = Field(
-        description="MLPerf's division; a configuration that breaks a rule of the closed division is refused"
+        default="open",
+        description="MLPerf's division; a configuration that breaks a rule of the closed division is refused",
     )
-    status: Status = Field(description="MLPerf's availability status")
-    system_name: str = Field(min_length=1, description="Name of the system in the submission and in every log")
-    number_of_nodes: str = Field(description="Nodes of the system")
-    host_processors_per_node: str = Field(description="CPU sockets of a node")
-    host_processor_model_name: str = Field(description="Model of the CPU")
-    host_processor_core_count: str = Field(description="Cores of one CPU")
-    host_processor_vcpu_count: str = Field(description="Logical CPUs of a node")
-    host_processor_frequency: str = Field(description="Clock frequency of the CPU")
-    host_processor_caches: str = Field(description="Caches of the CPU")
-    host_processor_interconnect: str = Field(description="Interconnect of the CPUs of a node")
-    host_memory_capacity: str = Field(description="Memory of a node")
-    host_storage_type: str = Field(description="Type of the storage that samples are read from")
-    host_storage_capacity: str = Field(description="Capacity of that storage")
-    host_networking: str = Field(description="Network between nodes")
-    host_networking_topology: str = Field(description="Topology of that network")
-    host_memory_configuration: str = Field(description="Memory modules of a node")
-    accelerators_per_node: str = Field(description="Accelerators of a node; 0 for a CPU")
+    status: Status = Field(
+        default="Research, Development, or Internal (RDI)", description="MLPerf's availability status"
+    )
+    system_name: str = Field(
+        default="", description="Name of the system in the submission and in every log; unset: the name of the file"
+    )
+    number_of_nodes: str = Field(default="", description="Nodes of the system; unset: `launch.nodes`")
+    host_processors_per_node: str = Field(default="", description="CPU sockets of a node")
+    host_processor_model_name: str = Field(default="", description="Model of the CPU")
+    host_processor_core_count: str = Field(default="", description="Cores of one CPU")
+    host_processor_vcpu_count: str = Field(default="", description="Logical CPUs of a node")
+    host_processor_frequency: str = Field(default="", description="Clock frequency of the CPU")
+    host_processor_caches: str = Field(default="", description="Caches of the CPU")
+    host_processor_interconnect: str = Field(default="", description="Interconnect of the CPUs of a node")
+    host_memory_capacity: str = Field(default="", description="Memory of a node")
+    host_storage_type: str = Field(default="", description="Type of the storage that samples are read from")
+    host_storage_capacity: str = Field(default="", description="Capacity of that storage")
+    host_networking: str = Field(default="", description="Network between nodes")
+    host_networking_topology: str = Field(default="", description="Topology of that network")
+    host_memory_configuration: str = Field(default="", description="Memory modules of a node")
+    accelerators_per_node: str = Field(
+        default="", description="Accelerators of a node, 0 for a CPU; unset: from `launch`"
+    )
     accelerator_model_name: str = Field(
-        description="Model of the accelerator; settings that it does not support, such as fp8 on an A100, are refused"
+        default="",
+        description="Model of the accelerator; settings that it does not support, such as fp8 on an A100, are refused",
     )
-    accelerator_host_interconnect: str = Field(description="Interconnect of accelerator and host")
-    accelerator_frequency: str = Field(description="Clock frequency of the accelerator")
+    accelerator_host_interconnect: str = Field(default="", description="Interconnect of accelerator and host")
+    accelerator_frequency: str = Field(default="", description="Clock frequency of the accelerator")
     accelerator_on_chip_memories: str = Field(
-        alias="accelerator_on-chip_memories", description="Caches and memories of the accelerator's chip"
+        default="", alias="accelerator_on-chip_memories", description="Caches and memories of the accelerator's chip"
     )
-    accelerator_memory_configuration: str = Field(description="Type of the accelerator's memory")
-    accelerator_memory_capacity: str = Field(description="Memory of one accelerator")
-    accelerator_interconnect: str = Field(description="Interconnect of the accelerators of a node")
-    accelerator_interconnect_topology: str = Field(description="Topology of that interconnect")
-    cooling: str = Field(description="Cooling of the system")
-    hw_notes: str = Field(description="Notes on the hardware; may be empty")
-    framework: str = Field(description="Framework and version, such as PyTorch 2.13.0")
-    other_software_stack: str = Field(description="Drivers and libraries with their versions")
-    operating_system: str = Field(description="Operating system and version")
-    sw_notes: str = Field(description="Notes on the software; may be empty")
+    accelerator_memory_configuration: str = Field(default="", description="Type of the accelerator's memory")
+    accelerator_memory_capacity: str = Field(default="", description="Memory of one accelerator")
+    accelerator_interconnect: str = Field(default="", description="Interconnect of the accelerators of a node")
+    accelerator_interconnect_topology: str = Field(default="", description="Topology of that interconnect")
+    cooling: str = Field(default="", description="Cooling of the system")
+    hw_notes: str = Field(default="", description="Notes on the hardware; may be empty")
+    framework: str = Field(default="", description="Framework and version, such as PyTorch 2.13.0")
+    other_software_stack: str = Field(default="", description="Drivers and libraries with their versions")
+    operating_system: str = Field(default="", description="Operating system and version")
+    sw_notes: str = Field(default="", description="Notes on the software; may be empty")
 
     @field_validator("*", mode="before")
     @classmethod
     def _null_to_empty_text(cls, value: Any) -> Any:
         return "" if value is None else value
+
+    @property
+    def logged_submitter(self) -> str:
+        """Submitter in log lines, which must not be empty."""
+        return self.submitter or "not stated"
+
+    def missing_fields(self) -> list[str]:
+        """Names of the fields, in MLPerf's spelling, that a submission needs and the system's file lacks."""
+        document = self.model_dump(by_alias=True)
+        return [key for key, value in document.items() if not value.strip() and key not in MAY_BE_EMPTY]
 
     @property
     def submission_status(self) -> str:
@@ -506,11 +536,27 @@ STRATIFIED = (
 )  # balancing strategies that draw a fixed number of samples of each length stratum
 
 
+class Reproduces(Settings):
+    """The published result that a system reproduces, for `podium compare --published`."""
+
+    round: str = Field(max_length=300, description="Round of MLPerf Training, such as v5.0")
+    submitter: str = Field(max_length=300, description="Submitter of the result")
+    system: str = Field(max_length=300, description="Name of the system in that round")
+    seconds: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(), max_length=1000, description="Time of each published run that reached the target"
+    )
+    samples: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(), max_length=1000, description="Samples to target of these runs, as far as their logs state them"
+    )
+
+
 class RunConfig(Settings):
     """Complete configuration of a run. podium.run.prepare resolves values that are still None here."""
 
     system: str = Field(pattern=SYSTEM_NAME, description="Name of the system's file; not a key")
-    description: Description = Field(description="MLPerf's description of the system")
+    description: Description = Field(
+        default=Description(), description="MLPerf's description of the system; may be left out until a submission"
+    )
     launch: Launch = Field(description="Start of the run's processes")
     implementation: Literal["pytorch"] = Field(
         default="pytorch", description="Implementation: a folder of `implementations/`"

@@ -103,7 +103,7 @@ class ResultLog:
         """Log the submission's description, whether caches were cleared, and the start of initialisation."""
         description = config.description
         self.event(constants.SUBMISSION_BENCHMARK, constants.BERT)
-        self.event(constants.SUBMISSION_ORG, description.submitter)
+        self.event(constants.SUBMISSION_ORG, description.logged_submitter)
         self.event(constants.SUBMISSION_DIVISION, description.division)
         self.event(constants.SUBMISSION_STATUS, description.submission_status)
         self.event(constants.SUBMISSION_PLATFORM, description.system_name)

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from podium.config.schema import RunConfig
+from podium.config.schema import MAY_BE_EMPTY, Description, RunConfig, is_stated
+from podium.core.errors import UsageError
 from podium.doctor.accelerators import query_nvidia_smi
 from podium.doctor.devices import MEMORY, memory_bytes
-from podium.doctor.rules import MAY_BE_EMPTY, is_stated
 from podium.submission.checks.systems import FIELDS
 
 CPUINFO, CPUS, RELEASE = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu"), Path("/etc/os-release")
@@ -150,6 +150,17 @@ def system_json(description: Mapping[str, str]) -> str:
 def stated(config: RunConfig) -> dict[str, str]:
     """Return the description in the system file, by MLPerf's names and in MLPerf's order."""
     return config.description.model_dump(by_alias=True)
+
+
+def require_complete(path: Path, description: Mapping[str, str]) -> None:
+    """Raise UsageError with the names of all fields that a submission needs and a system's file lacks."""
+    missing = Description.model_validate(description).missing_fields()
+    if missing:
+        raise UsageError(
+            f"{path}: description lacks {len(missing)} of the {len(FIELDS)} fields that MLPerf requires for a "
+            f"submission: {', '.join(missing)}; add them under description: (`podium submit describe {path} --fill` "
+            "prints those that it detects on a node of the system; write `not stated` where nothing can be stated)"
+        )
 
 
 def compare(config: RunConfig, detected: Detected) -> list[Field]:

@@ -11,13 +11,12 @@ from rich.text import Text
 
 from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperparameter_sets
 from podium.config.load import load_system, system_names, system_path
-from podium.config.schema import RunConfig
+from podium.config.schema import RunConfig, is_stated
 from podium.core.console import print_line, summary_table, text_table
 from podium.core.errors import UsageError, attempt
 from podium.core.paths import WORKING_FOLDER
 from podium.core.text import printable
 from podium.doctor.accelerators import NvidiaGpu, nvidia_gpus
-from podium.doctor.rules import is_stated
 from podium.launch.mounts import container_errors
 from podium.planning.accelerators import find_accelerator
 from podium.system_files.files import head_comment

@@ -54,7 +54,7 @@ def test_every_field_of_the_schema_is_described_and_has_a_row() -> None:
         "| `beta1` | number ≥ 0, < 1 | of `hyperparameters` |",
         "| `max_norm` | number > 0 | of the recipe |",
         "| `phases` | list of [`phases`](#phases) | – |",
-        "| `accelerator_on-chip_memories` | text | required |",
+        "| `accelerator_on-chip_memories` | text | – |",
         "| `loader` | `own`, `dali`, `exchange` | `own` |",
     ],
 )

@@ -61,7 +61,7 @@ def plan_from_config(config: RunConfig, costs_file: Path | None, constants: Cons
     if costs_file is not None:
         costs = _measured_costs(config, costs_file, constants, unsure)
     elif processor is None or processor == "cpu":
-        device = "a CPU" if processor else f"accelerator {accelerator!r}"
+        device = "a CPU" if processor else f"accelerator {accelerator!r} (description.accelerator_model_name)"
         raise UsageError(
             f"{config.system}: found no step costs, and no published runs of {device} to fit them on; measure them "
             f"with `podium bench {config.system}`"

@@ -146,11 +146,41 @@ def test_an_unknown_section_is_named(tmp_path: Path) -> None:
     assert message == "FILE: there is no section 'bret'; allowed are description, launch, bert"
 
 
-@pytest.mark.parametrize("section", ["description", "launch", "bert"])
+@pytest.mark.parametrize("section", ["launch", "bert"])
 @pytest.mark.parametrize("value", [..., None, 3, []])
 def test_missing_section_is_named(write_system: Any, section: str, value: Any) -> None:
     path = write_system({section: value})
     assert refused(path) == f"{path}: section '{section}' is missing or has no keys; add it"
+
+
+@pytest.mark.parametrize("value", [..., None, {}])
+def test_a_description_is_not_needed_for_a_run(write_system: Any, tmp_path: Path, value: Any) -> None:
+    changes = {"description": value, "launch.processes_per_node": 4, "launch.nodes": 2}
+    config = load_system(str(write_system(changes)))
+    described = config.description
+    assert (described.system_name, described.number_of_nodes, described.accelerators_per_node) == ("mine", "2", "0")
+    assert (config.division, described.submission_status) == ("open", "research")
+    assert described.logged_submitter == "not stated"
+    on_gpus = load_system("laptop_2x", settings=["launch.device=cuda", "launch.binding=none"])
+    assert on_gpus.description.accelerators_per_node == "2"
+    write_resolved(config, tmp_path / "config.yaml")
+    assert load_resolved(tmp_path / "config.yaml") == config
+
+
+def test_a_description_may_have_a_part_of_the_fields(write_system: Any) -> None:
+    path = write_system({"description": {"number_of_nodes": 3, "cooling": "", "operating_system": "Linux"}})
+    described = load_system(str(path)).description
+    assert described.number_of_nodes == "3"  # as stated
+    missing = described.missing_fields()
+    assert {"submitter", "cooling", "accelerator_on-chip_memories"} < {*missing}
+    assert not {"operating_system", "number_of_nodes", "system_name", "hw_notes"} & {*missing}
+    assert load_system("laptop").description.missing_fields() == []
+
+
+@pytest.mark.parametrize("value", [3, []])
+def test_a_description_without_keys_is_refused(write_system: Any, value: Any) -> None:
+    path = write_system({"description": value})
+    assert refused(path) == f"{path}: section 'description' has no keys; add some, or leave it out"
 
 
 def test_unknown_key_comes_first_with_a_suggestion(write_system: Any) -> None:
@@ -201,7 +231,6 @@ def test_an_unknown_key_in_a_section_is_named(write_system: Any, key: str, meant
         ("launch.nodes", 0, "found 0; allowed: greater than or equal to 1"),
         ("description.status", "here", "found 'here'; allowed is 'Available on-premise', "),
         ("description.cooling", [1], "found ['1']; allowed: a valid string"),
-        ("description.submitter", "", "found ''; allowed: "),
     ],
 )
 def test_invalid_value_is_named_with_allowed_values(write_system: Any, key: str, value: Any, message: str) -> None:
@@ -209,7 +238,9 @@ def test_invalid_value_is_named_with_allowed_values(write_system: Any, key: str,
     assert refused(path).startswith(f"{path}: {key}: {message}")
 
 
-@pytest.mark.parametrize("key", ["bert.max_samples", "description.cooling", "launch.device", "bert.global_batch_size"])
+@pytest.mark.parametrize(
+    "key", ["bert.max_samples", "launch.processes_per_node", "launch.device", "bert.global_batch_size"]
+)
 def test_a_missing_key_is_named(write_system: Any, key: str) -> None:
     path = write_system({key: ...})
     message = refused(path)
