@@ -558,6 +558,9 @@ class RunConfig(Settings):
         default=Description(), description="MLPerf's description of the system; may be left out until a submission"
     )
     launch: Launch = Field(description="Start of the run's processes")
+    reproduces: Reproduces | None = Field(
+        default=None, description="The published result that the system reproduces; unset: none"
+    )
     implementation: Literal["pytorch"] = Field(
         default="pytorch", description="Implementation: a folder of `implementations/`"
     )

@@ -95,10 +95,10 @@ def checked(draft: Draft, name: str) -> Draft:
     raise WorkError(f"{name}: no system file can be written from these values: {error}")
 
 
-def write_system(draft: Draft, name: str) -> Path:
-    """Check a draft and write it to systems/NAME.yaml, which must not exist. Returns the path."""
+def write_system(draft: Draft, name: str) -> tuple[Path, Draft]:
+    """Check a draft and write it to systems/NAME.yaml, which must not exist. Returns the path and what was written."""
     path = target_path(name)
-    text = checked(draft, name).text
+    accepted = checked(draft, name)
     make_folder(path.parent)
-    write_atomically(path, text)
-    return path
+    write_atomically(path, accepted.text)
+    return path, accepted

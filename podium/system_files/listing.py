@@ -66,10 +66,15 @@ def _obstacles(system: str, config: RunConfig, gpus: Sequence[NvidiaGpu]) -> lis
         needed = f"{launch.processes_per_node} NVIDIA GPU{'s' * (launch.processes_per_node > 1)}"
         found.append(f"needs {needed}, found {len(gpus)}")
     if launch.launcher == "torchrun":
-        found += [f"{key}: {path} is missing" for key, path in config.named_paths.items() if not path.exists()]
+        found += [f"{key}: {_shown(path)} is missing" for key, path in config.named_paths.items() if not path.exists()]
     elif launch.launcher == "docker" and not found:
         found += container_errors(load_system(system, paths_as_written=True))
     return found
+
+
+def _shown(path: Path) -> str:
+    """A path relative to the working folder where it is in it."""
+    return str(path.relative_to(WORKING_FOLDER) if path.is_relative_to(WORKING_FOLDER) else path)
 
 
 def hardware(config: RunConfig) -> str:
@@ -134,7 +139,7 @@ def print_system(console: Console, one: SystemSummary) -> None:
     launch, optimizer = config.launch, config.optimizer
     table = summary_table(one.name)
     rows: Mapping[str, str] = {
-        "file": str(one.path.relative_to(WORKING_FOLDER) if one.path.is_relative_to(WORKING_FOLDER) else one.path),
+        "file": _shown(one.path),
         "hardware": hardware(config),
         "nodes": f"{launch.nodes:,} × {launch.processes_per_node} processes on {launch.device}",
         "started by": f"{launch.launcher}{f', image {launch.container.image}' if launch.container else ''}",
@@ -147,7 +152,7 @@ def print_system(console: Console, one: SystemSummary) -> None:
         f"decay to step {optimizer.decay_steps:,}",
         "hyper-parameters": "of the file" if known is None else f"{known.name}, from {known.source}",
         "samples to target": f"{known.samples:,}" if known and known.samples else "not known",
-        "data": ", ".join(f"{key} {path}" for key, path in config.named_paths.items()) or "the embedded text",
+        "data": ", ".join(f"{key} {_shown(path)}" for key, path in config.named_paths.items()) or "the embedded text",
         "runs on this machine": f"no: {'; '.join(one.obstacles)}" if one.obstacles else "yes",
     }
     for name, value in rows.items():

@@ -88,9 +88,8 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
 
 
 def missing_data(folder: str) -> list[str]:
-    """Return the files and folders for BERT-large that are not in a folder, which may be relative to the working one."""
-    base = WORKING_FOLDER / folder
-    return [str(base / name) for name in (*DATA.values(), CHECKPOINT) if not (base / name).exists()]
+    """Return names of data for BERT-large that are not in a folder, which may be relative to the working folder."""
+    return [name for name in (*DATA.values(), CHECKPOINT) if not (WORKING_FOLDER / folder / name).exists()]
 
 
 def _tiny(options: NewOptions, ranks: int) -> tuple[dict[str, Any], str]:
@@ -131,11 +130,11 @@ def _large(
     }
     missing = missing_data(options.data)
     why = (
-        f"Batch and hyper-parameters are those published for {' and '.join(nearest.published_on)} "
+        f"Batch and hyper-parameters are those published for {', '.join(nearest.published_on)} "
         f"({nearest.name}: {nearest.source}), the nearest in number and kind to {ranks}×{model or 'GPU'}."
     )
     if missing:
-        why += f" Before a run, prepare {', '.join(missing)} (docs/data.md)."
+        why += f" Before a run, prepare what is missing in {options.data}/: {', '.join(missing)} (docs/data.md)."
     comments = {
         "global_batch_size": f"Published: {nearest.used_at[0]:,}; a multiple of the {ranks} processes is needed.",
         "gradient_accumulation_steps": f"{local} samples a process in micro-batches that fit into {memory:.0f} GB; "
