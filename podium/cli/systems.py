@@ -32,9 +32,7 @@ def show(system: System, as_json: AsJson = False) -> None:
     print_output(as_json, system_json(found), lambda to: print_system(to, found))
 
 
-@systems.command(
-    epilog="Example: [bold]podium systems new repro --from training_results_v5.0/NVIDIA/results/nyx_n1[/bold]"
-)
+@systems.command(epilog="Example: [bold]podium systems new repro --from 2.1/NVIDIA/dgxa100_ngc22.09_pytorch[/bold]")
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the system, and of its file systems/NAME.yaml.")],
     published: Annotated[
@@ -60,7 +58,7 @@ def new(
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(help="Container image, of docker or slurm (a .sqsh file for pyxis, a .sif for Apptainer)."),
+        typer.Option(help="Container image: of docker, a .sqsh file for pyxis, a .sif for Apptainer."),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="The training recipe. Default: indexed; with --from the nearest.")
@@ -102,7 +100,7 @@ def new(
         unused = [option for option, value in given.items() if value is not None]
         if unused:
             raise UsageError(
-                f"{unused[0]}: is stated by the published result with --from; leave it out, and edit the file"
+                f"{unused[0]}: with --from the published result states it; leave it out, and edit the file"
             )
         draft = draft_from(find_published(published), name, recipe, data)
     else:

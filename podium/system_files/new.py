@@ -1,4 +1,4 @@
-"""`podium systems new`: a system file for this machine, from the detected hardware and the nearest published settings."""
+"""`podium systems new`: a system file for this machine, with the detected hardware and the nearest published set."""
 
 import math
 from collections.abc import Mapping
@@ -139,7 +139,7 @@ def _large(
         "global_batch_size": f"Published: {nearest.used_at[0]:,}; a multiple of the {ranks} processes is needed.",
         "gradient_accumulation_steps": f"{local} samples a process in micro-batches that fit into {memory:.0f} GB; "
         "not measured: try less.",
-        "max_samples": f"The run ends without its target here; {nearest.samples or 0:,} samples were needed on average.",
+        "max_samples": f"A run that misses the target ends here; {nearest.samples or 0:,} samples were published.",
     }
     return bert, why, comments
 

@@ -231,8 +231,8 @@ def nearest_recipe(published: Published) -> tuple[str, str]:
             return "packed", "train_samples are no multiple of a step's samples, as with packed rows"
     if published.rows is not None:
         return "indexed", (
-            f"logs state d_batch_size, by which a step has a row for each of its {batch:,} samples: they are not packed; "
-            "whether their padding was removed no log says"
+            f"logs state d_batch_size, by which a step has a row for each of its {batch:,} samples: they are not "
+            "packed; whether their padding was removed no log says"
         )
     return "indexed", "no log says whether samples were packed or padded; this one trains them without padding"
 
@@ -244,7 +244,8 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
         names = [path.stem for path in recipe_files(IMPLEMENTATION)]
         if recipe not in names:
             raise UsageError(
-                f"--recipe: there is no recipe {recipe!r}{did_you_mean(recipe, names)}; the recipes are {', '.join(names)}"
+                f"--recipe: there is no recipe {recipe!r}{did_you_mean(recipe, names)}; the recipes are "
+                f"{', '.join(names)}"
             )
         why = f"{'as chosen' if recipe == nearest else f'as chosen; nearest is {nearest}'}, since {why}"
     chosen = recipe or nearest
@@ -328,8 +329,8 @@ def _launch(published: Published, unclear: list[str]) -> dict[str, Any]:
     divisor = _largest_divisor(per_node, published.global_batch_size // nodes) if nodes else 1
     if published.global_batch_size % (nodes * per_node):
         unclear.append(
-            f"{published.global_batch_size:,} samples cannot be divided by {nodes * per_node} processes: {divisor} a node "
-            "are started, as where a model is split over several accelerators"
+            f"{published.global_batch_size:,} samples cannot be divided by {nodes * per_node} processes: {divisor} a "
+            "node are started, as where a model is split over several accelerators"
         )
         per_node = divisor
     launch: dict[str, Any] = {"launcher": "torchrun" if nodes == 1 else "slurm", "nodes": nodes}
