@@ -18,6 +18,7 @@ from podium.doctor.context import DiagnosticContext
 PCI = Path("/sys/bus/pci/devices")
 SMI_TIMEOUT_SECONDS = 30.0
 MIB = 2**20
+GIB = 2**30
 # PCI vendor → what its accelerators are called, and the software that PyTorch needs for them.
 OTHER_VENDORS = {
     "0x1002": ("AMD GPU", "ROCm"),

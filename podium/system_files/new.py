@@ -9,9 +9,9 @@ from typing import Any
 from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperparameter_sets
 from podium.core.errors import UsageError
 from podium.core.paths import WORKING_FOLDER
-from podium.doctor.accelerators import NvidiaGpu, nvidia_gpus, same_kind
+from podium.doctor.accelerators import GIB, NvidiaGpu, nvidia_gpus, same_kind
 from podium.planning.accelerators import find_accelerator
-from podium.submission.describe import GIB, detect
+from podium.submission.describe import detect
 from podium.system_files.compose import CHECKPOINT, DATA, Draft, data_settings
 
 HOPPER = (9, 0)
