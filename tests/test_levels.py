@@ -21,6 +21,7 @@ LEVELS = (
     ("podium.doctor", "podium.tune"),
     ("podium.submission",),
     ("podium.comparison", "podium.report"),
+    ("podium.system_files",),
     ("podium.cli",),
 )
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}

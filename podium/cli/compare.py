@@ -83,6 +83,14 @@ def compare(
             "number of accelerators, and print the geometric mean of the ratios of their times.",
         ),
     ] = None,
+    published: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SYSTEM",
+            help="Compare the runs of a system that was written by `podium systems new --from` with the published "
+            "ones. PATH: the published logs, which show how their time was spent. Optional.",
+        ),
+    ] = None,
     cost: Annotated[
         Path | None,
         typer.Option(
@@ -118,7 +126,9 @@ def compare(
         raise UsageError("--ab prints a table, or JSON with --json; leave out --csv, --html and --cost")
     if versus is not None and (as_csv or html is not None or ab is not None):
         raise UsageError("--versus prints a table, or JSON with --json; leave out --csv, --html and --ab")
-    if not paths and ab is None:
+    if published is not None and (as_csv or html is not None or ab is not None or versus is not None):
+        raise UsageError("--published prints a sentence, or JSON; leave out --csv, --html, --ab, --versus")
+    if not paths and ab is None and published is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or your own results/")
     if html is not None:
         from podium.html.page import require_page_or_no_file  # imports matplotlib, half of the time without it
@@ -137,6 +147,9 @@ def compare(
     for note in found.notes:
         print_note(f"note: {note}")
     shown = filter_results(found, rounds or [], accelerators or [], divisions or [], benchmarks or [])
+    if published is not None:
+        _compare_published(published, found.results, cache, as_json)
+        return
     if ab is not None:
         _compare_operands(ab, shown.results, cache, as_json)
         return
@@ -175,6 +188,18 @@ def compare(
         print_comparison(Console(), shown, per, anomalies)
         if priced is not None:
             print_costs(Console(), shown.results, priced)
+
+
+def _compare_published(system: str, results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:
+    from podium.comparison.load import read_runs
+    from podium.comparison.published import as_json as published_json
+    from podium.comparison.published import compare_published, print_published
+
+    compared = compare_published(system, results, lambda logs: read_runs(logs, cache))
+    if as_json:
+        print_json(published_json(compared))
+    else:
+        print_published(Console(), compared)
 
 
 def _compare_operands(ab: tuple[str, str], results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:

@@ -19,10 +19,12 @@ from podium.cli.compare import compare
 from podium.cli.data import data
 from podium.cli.framework import HELP_OPTIONS, CommandGroup, PodiumGroup, Quiet, Verbose, set_verbosity
 from podium.cli.options import AsJson, Lengths, NodeRank, OptionalSystem, Recipe, Settings, System, print_output
+from podium.cli.recipes import recipes
 from podium.cli.rehearse import rehearse
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
+from podium.cli.systems import systems
 from podium.core.console import (
     Console,
     errors,
@@ -104,6 +106,8 @@ def podium(
 
 app.add_typer(data, name="data")
 app.add_typer(submit, name="submit")
+app.add_typer(systems, name="systems")
+app.add_typer(recipes, name="recipes")
 app.command(
     epilog="Example: [bold]podium compare training_results_v2.1 results --accelerator A100 --html page.html[/bold]",
 )(compare)

@@ -44,7 +44,7 @@ class Origins:
                 return f"{source}: {'.'.join(filter(None, (shown_under, *location)))}"
         if not location:
             return str(self._file)
-        section = "" if location[0] in ("description", "launch") else self._shown_under
+        section = "" if location[0] in ("description", "launch", "reproduces") else self._shown_under
         return f"{self._file}: {'.'.join(filter(None, (section, *location)))}"
 
 

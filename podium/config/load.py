@@ -32,7 +32,8 @@ from podium.core.yaml_files import dump_yaml, parse_yaml, read_yaml
 
 SYSTEMS = SHIPPED_FOLDER / "systems"
 USER_SYSTEMS = WORKING_FOLDER / "systems"
-SECTIONS = ("description", "launch", "bert")
+SECTIONS = ("description", "launch", "bert", "reproduces")
+REQUIRED_SECTIONS = ("launch", "bert")
 OPTIONAL_SECTION = "description"
 COMMAND_LINE = "--set"
 MAX_KEY_DEPTH = 4
@@ -65,14 +66,14 @@ def load_system(
         document[OPTIONAL_SECTION] = {}
     if not isinstance(document[OPTIONAL_SECTION], dict):
         raise UsageError(f"{path}: section {OPTIONAL_SECTION!r} has no keys; add some, or leave it out")
-    missing = [section for section in SECTIONS if not isinstance(document.get(section), dict)]
+    missing = [section for section in REQUIRED_SECTIONS if not isinstance(document.get(section), dict)]
     if missing:
         raise UsageError(f"{path}: section {missing[0]!r} is missing or has no keys; add it")
 
     own = dict(document["bert"])
     overrides = parse_settings(settings)
     for source, given, reserved in (
-        (f"{path}: bert.", own, ("system", "description", "launch")),
+        (f"{path}: bert.", own, ("system", "description", "launch", "reproduces")),
         (f"{COMMAND_LINE} ", overrides, ("system",)),
     ):
         for key in reserved:
@@ -96,7 +97,7 @@ def load_system(
     if hyperparameters is not None:
         origins.merge(values, {"optimizer": hyperparameters.optimizer}, f"{HYPERPARAMETERS}: {hyperparameters.name}")
     origins.merge(values, own, str(path), shown_under="bert")
-    origins.merge(values, {key: document[key] for key in ("description", "launch")}, str(path))
+    origins.merge(values, {key: document[key] for key in SECTIONS if key != "bert" and key in document}, str(path))
     origins.merge(values, overrides, COMMAND_LINE)
     values["hyperparameters"] = hyperparameters.name if hyperparameters else None
     values["recipe"] = recipe_name

@@ -17,7 +17,7 @@ from podium.core.paths import CODE_FOLDER
 
 PAGE = CODE_FOLDER / "docs" / "configuration.md"
 BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
-SECTIONS = ("description", "launch")  # of a system's file; all other keys are in `bert`
+SECTIONS = ("description", "launch", "reproduces")  # of a system's file; all other keys are in `bert`
 INTERNAL = "system"  # set from the file's name
 TYPES = {"string": "text", "integer": "whole number", "number": "number", "array": "list"}
 
@@ -41,7 +41,7 @@ def update_reference(page: str) -> str:
 
 
 def _sections(part: Schema, schema: Schema, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Schema]]:
-    """Yield (keys, schema) of each section: `description` and `launch` with their subsections, then `bert`."""
+    """Yield (keys, schema) of each section: `description`, `launch`, `reproduces`, then `bert`."""
     inner = {key: found for key, value in part["properties"].items() if (found := _subschema(value, schema))}
     if keys:
         yield keys, part

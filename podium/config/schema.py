@@ -536,6 +536,20 @@ STRATIFIED = (
 )  # balancing strategies that draw a fixed number of samples of each length stratum
 
 
+class Reproduces(Settings):
+    """The published result that a system reproduces, for `podium compare --published`."""
+
+    round: str = Field(max_length=300, description="Round of MLPerf Training, such as v5.0")
+    submitter: str = Field(max_length=300, description="Submitter of the result")
+    system: str = Field(max_length=300, description="Name of the system in that round")
+    seconds: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(), max_length=1000, description="Time of each published run that reached the target"
+    )
+    samples: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(), max_length=1000, description="Samples to target of these runs, as far as their logs state them"
+    )
+
+
 class RunConfig(Settings):
     """Complete configuration of a run. podium.run.prepare resolves values that are still None here."""
 
@@ -544,6 +558,9 @@ class RunConfig(Settings):
         default=Description(), description="MLPerf's description of the system; may be left out until a submission"
     )
     launch: Launch = Field(description="Start of the run's processes")
+    reproduces: Reproduces | None = Field(
+        default=None, description="The published result that the system reproduces; unset: none"
+    )
     implementation: Literal["pytorch"] = Field(
         default="pytorch", description="Implementation: a folder of `implementations/`"
     )

@@ -20,7 +20,7 @@ from podium.core.console import print_message, waiting
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
-from podium.doctor import devices, filesystem, network, rules, versions
+from podium.doctor import accelerators, devices, filesystem, network, rules, versions
 from podium.doctor.context import DiagnosticContext, Places
 from podium.launch.container import exec_launcher, launcher_argv, run_options
 from podium.launch.launch import require_torch
@@ -36,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     versions.check_python,
     versions.check_libraries,
     versions.check_torch,
+    accelerators.check_accelerators,
     devices.check_implementation,
     devices.check_gpus,
     devices.check_memory,
@@ -178,6 +179,7 @@ def collect_context(config: RunConfig, places: Places, on_progress: Callable[[st
         ranks,
         faults[1],
         machine=load,
+        other_accelerators=tuple(accelerators.other_accelerators()),
         host=host,
         rendezvous=rendezvous,
     )

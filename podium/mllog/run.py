@@ -34,6 +34,7 @@ HYPERPARAMETER_PREFIX = "opt_"
 HYPERPARAMETERS = frozenset(
     {
         "gradient_accumulation_steps",
+        "d_batch_size",
         "num_warmup_steps",
         "start_warmup_step",
         "max_sequence_length",

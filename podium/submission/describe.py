@@ -9,8 +9,6 @@ import json
 import os
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,6 +18,7 @@ from typing import Any, Literal
 
 from podium.config.schema import MAY_BE_EMPTY, Description, RunConfig, is_stated
 from podium.core.errors import PodiumError, UsageError
+from podium.doctor.accelerators import query_nvidia_smi
 from podium.doctor.devices import MEMORY, memory_bytes
 from podium.run.records import runs_of_system
 from podium.submission.checks.systems import FIELDS
@@ -27,7 +26,6 @@ from podium.submission.checks.systems import FIELDS
 CPUINFO, CPUS, RELEASE = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu"), Path("/etc/os-release")
 GIB = 2**30
 SMI_FIELDS = ("driver_version", "clocks.max.sm")
-SMI_TIMEOUT_SECONDS = 30.0
 MAX_READ_RUNS = 40  # newest runs of a system
 CACHE_SUFFIXES = {"Data": "d", "Instruction": "i"}
 
@@ -116,16 +114,9 @@ def _format_caches(folder: Path) -> str:
 
 def _query_nvidia_smi() -> tuple[str, str]:
     """Return the driver's version and the maximum clock rate of the first GPU; empty where nvidia-smi has none."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return "", ""
-    query = [program, f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=SMI_TIMEOUT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "", ""
-    match = re.match(r"\s*([\d.]+)\s*,\s*(\d+)\s*$", (done.stdout.splitlines() or [""])[0])
-    if done.returncode or match is None:
+    rows = query_nvidia_smi(SMI_FIELDS)
+    match = re.match(r"([\d.]+),(\d+)$", ",".join(rows[0]) if rows else "")
+    if match is None:
         return "", ""
     return match[1], f"{int(match[2])} MHz"
 

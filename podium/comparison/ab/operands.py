@@ -183,7 +183,7 @@ DESCRIPTION_FIELDS = (
     "framework",
 )
 # Settings that differ from run to run or have no effect on results. The description is compared by DESCRIPTION_FIELDS.
-IGNORED_SETTINGS = ("seed", "system", "description", "launch.rendezvous", "launch.timeout_seconds")
+IGNORED_SETTINGS = ("seed", "system", "description", "reproduces", "launch.rendezvous", "launch.timeout_seconds")
 
 
 @dataclass(frozen=True)
