@@ -72,6 +72,10 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
     if folder.was_restarted:
         note(f"The run was restarted, so its log is not a result; it stays in {result}")
+    elif folder.was_profiled:
+        note(
+            f"The run was profiled, so its log is not a result; it stays in {result}. Its profile is in {folder.profile}"
+        )
     note("Running the official compliance checker")
     assert run.config.seed is not None
     return FinishedRun(result, folder.path, run.config.seed, summary, check_compliance(result))

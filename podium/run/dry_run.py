@@ -46,7 +46,8 @@ def commands(request: RunRequest) -> list[str]:
         private = folder.path / "private"  # stands for the temporary folder that a real run makes
         variables = [f"{name}={value}" for name, value in environment(config, node, private).items()]
         run = PreparedRun(config, folder, Cleared(request.resumed is None, ""))
-        argv = command(config, folder, "train", run.options, node, private)
+        options = [*run.options, *request.observation.train_options]
+        argv = command(config, folder, "train", options, node, private)
         lines.append(f"cd {shlex.quote(str(WORKING_FOLDER))} && {shlex.join(['env', *variables, *argv])}")
     return lines
 
