@@ -74,7 +74,7 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
         note(f"The run was restarted, so its log is not a result; it stays in {result}")
     elif folder.was_profiled:
         note(
-            f"The run was profiled, so its log is not a result; it stays in {result}. Its profile is in {folder.profile}"
+            f"The run was profiled, so its log is not a result; it stays in {result}. The profile is in {folder.profile}"
         )
     note("Running the official compliance checker")
     assert run.config.seed is not None

@@ -14,7 +14,7 @@ from typing import Any
 from podium.config.run_folder import RunFolder
 from podium.core.errors import PodiumError, attempt
 from podium.core.files import write_atomically
-from podium.core.json_files import parse_json, read_json
+from podium.core.json_files import read_json
 from podium.core.yaml_files import read_yaml
 from podium.run.loggers import LOGGERS, Logger, scalars_of
 from podium.run.progress import MetricsReader
