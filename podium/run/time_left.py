@@ -85,7 +85,7 @@ class TimeLeft:
         self._evaluations.append((samples, accuracy))
 
     def samples_to_target(self) -> tuple[float, str]:
-        """The estimated samples at the end of the run, and a text that has a place for the time and states its certainty."""
+        """The estimated samples at the end of the run, and a text for the time."""
         last, kind = float(self.config.max_samples), AT_MOST
         if self.config.target_accuracy is None:
             return last, ABOUT
