@@ -88,6 +88,8 @@ class StepProfiler:
         self._profile.stop()
         ended, self._profile = self._profile, None
         steps = self._taken - WARM_STEPS
+        if not steps:  # the run has ended just before
+            return
         seconds = time.perf_counter() - self._began
         self._path.parent.mkdir(parents=True, exist_ok=True)
         ended.export_chrome_trace(str(self._path.with_suffix(".json.gz")))

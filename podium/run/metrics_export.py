@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from podium.config.run_folder import RunFolder
-from podium.core.errors import PodiumError, attempt
+from podium.core.errors import UsageError, attempt
 from podium.core.files import write_atomically
 from podium.core.json_files import read_json
+from podium.core.locks import is_locked
 from podium.core.yaml_files import read_yaml
 from podium.run.loggers import LOGGERS, Logger, scalars_of
 from podium.run.progress import MetricsReader
@@ -118,6 +119,17 @@ def flatten(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, json.dumps(value) if isinstance(value, list) else value
 
 
+def export_finished(
+    folder: RunFolder, names: Sequence[str], rates: Mapping[int, float], succeeded: bool, note: Callable[[str], None]
+) -> None:
+    """Copy the metrics of a run that has ended; `rates`: sequences/s by number of samples. UsageError if it runs."""
+    if is_locked(folder.lock):
+        raise UsageError(f"{folder.path}: is under way; use `podium run --log-to`, or wait for its end")
+    export = MetricsExport(folder, names, note)
+    export.copy(rates)
+    export.close(succeeded)
+
+
 @contextmanager
 def metrics_export(folder: RunFolder, names: Sequence[str], note: Callable[[str], None]) -> Iterator[None]:
     """Copy the metrics of a run to loggers during the block."""
@@ -135,8 +147,6 @@ def metrics_export(folder: RunFolder, names: Sequence[str], note: Callable[[str]
     try:
         yield
         succeeded = True
-    except PodiumError:
-        raise
     finally:
         ended.set()
         thread.join()

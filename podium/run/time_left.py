@@ -108,7 +108,7 @@ class TimeLeft:
         (before, lower), (now, upper) = known[-2:]
         if upper <= lower or now <= before:
             return None
-        return now + max(0.0, target - upper) * (now - before) / (upper - lower) + 1
+        return now + round((target - upper) * (now - before) / (upper - lower))
 
     def text(self) -> str:
         """The time left, such as "about 1:10 left"; empty as long as no speed is known."""
