@@ -144,6 +144,29 @@ def run(
         ),
     ] = False,
     node_rank: NodeRank = 0,
+    log_to: Annotated[
+        str | None,
+        typer.Option(
+            "--log-to",
+            metavar="LOGGER,…",
+            help="Copy metrics and configuration to tensorboard, wandb, mlflow or several of them, while the run "
+            "trains. Needs their packages; wandb stays offline unless you have given it a key.",
+        ),
+    ] = None,
+    profile: Annotated[
+        int | None,
+        typer.Option(
+            "--profile",
+            metavar="STEPS",
+            min=1,
+            max=1000,
+            help="Trace this number of steps with torch.profiler into the run's folder. The run is slower, so its log "
+            "is not a result.",
+        ),
+    ] = None,
+    profile_all_ranks: Annotated[
+        bool, typer.Option("--profile-all-ranks", help="With --profile: trace all ranks, not only the first.")
+    ] = False,
     job_record: Annotated[
         Path | None,
         typer.Option(hidden=True, help="Set by docker/slurm.sub; see podium/run/requeue.py."),
@@ -159,6 +182,8 @@ def run(
     that resumes it.
     """
     from podium.run.collect import FinishedRun
+    from podium.run.loggers import parse_loggers
+    from podium.run.observation import Observation
     from podium.run.progress import Progress
     from podium.run.requeue import JobRecord
     from podium.run.run_set import RunRequest, execute, resolve_run_folder
@@ -167,8 +192,13 @@ def run(
 
     folder = resolve_run_folder(resumed) if resumed is not None else None
     job = JobRecord(job_record) if job_record is not None else None
+    if profile_all_ranks and profile is None:
+        raise UsageError("--profile-all-ranks needs --profile STEPS")
+    observation = Observation(parse_loggers(log_to), profile, profile_all_ranks)
     json_of_run = as_json and not dry_run
-    request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, json_of_run, job).in_requeued_job()
+    request = RunRequest(
+        system, settings or [], recipe, runs, folder, node_rank, json_of_run, job, observation
+    ).in_requeued_job()
     if dry_run:
         from podium.run.dry_run import dry_run as plan
 

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from podium.core.process_tree import DescendantProcesses, adopted_orphans, send_
 from podium.core.processes import discard_closed_terminal_output, end_with_parent, stop_signals
 from podium.launch.addresses import interface_of
 from podium.launch.failure_cause import find_root_cause
+from podium.launch.gpu_power import sampled_power
 from podium.launch.progress_watch import HEARTBEATS, ProgressWatch, make_heartbeats
 from podium.launch.timeouts import shutdown_environment, shutdown_seconds
 
@@ -150,6 +151,9 @@ def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
     interface = interface_of(node.address or LOOPBACK)
     if interface is not None:
         defaults["GLOO_SOCKET_IFNAME"] = interface
+    if config.launch.device == "cuda":
+        # NCCL's watchdog would write a pickle to a predictable name in /tmp; ours writes JSON to the run's folder.
+        defaults["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"
     return {name: os.environ.get(name, value) for name, value in defaults.items()} | variables
 
 
@@ -197,6 +201,7 @@ def run_processes(
         tempfile.TemporaryDirectory(prefix="podium_", ignore_cleanup_errors=True) as folder_name,
         shared_lock(folder.lock) as lock,
         _open_output(node.output(folder)) as output,
+        sampled_power(config, folder, node.rank) if entry == "train" else nullcontext(),
         _interruptible() as interrupted,
         adopted_orphans(),
     ):

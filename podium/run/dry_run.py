@@ -123,7 +123,8 @@ def dry_run(request: RunRequest) -> DryRun:
     for folder in folders:
         private = folder.path / "private"  # stands for the temporary folder that a real run makes
         run = PreparedRun(config, folder, Cleared(request.resumed is None, ""))
-        argv = command(config, folder, "train", run.options, node, private)
+        options = [*run.options, *request.observation.train_options]
+        argv = command(config, folder, "train", options, node, private)
         commands.append(ShellCommand(argv, WORKING_FOLDER, environment(config, node, private)))
     return DryRun(config, comments, [], commands, None, list(_files(config, folders, request.resumed is not None)))
 

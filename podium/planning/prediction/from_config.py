@@ -60,7 +60,7 @@ def plan_from_config(config: RunConfig, costs_file: Path | None, constants: Cons
     processor = "cpu" if config.launch.device == "cpu" else find_processor(accelerator)
     unsure: list[str] = []
     machine = _build_machine(config, processor or "cpu", unsure)
-    samples = _estimate_samples(config, unsure)
+    samples = estimate_samples(config, unsure)
     origin = None
     if costs_file is not None:
         costs, origin = _measured_costs(config, costs_file, constants, unsure)
@@ -186,7 +186,7 @@ def _cut_to_length(lengths: Lengths, max_length: int, max_masked: int) -> Length
     return Lengths(tokens, np.minimum(reference_masked_counts(tokens), max_masked), max_length)
 
 
-def _estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:
+def estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:
     """Return the samples to the target from published runs, or from Podium's runs for the tiny BERT.
 
     Without a target it is `max_samples`, rounded up to whole steps.
