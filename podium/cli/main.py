@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from podium.cli.compare import compare
+from podium.cli.config import config
 from podium.cli.data import data
 from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System, print_output
 from podium.cli.rehearse import rehearse
@@ -41,6 +42,7 @@ app.command(
 app.command(
     epilog="Example: [bold]podium rehearse dgxa100_n128 --recipe indexed --set launch.nodes=512[/bold]",
 )(rehearse)
+app.command(epilog="Example: [bold]podium config laptop --recipe exchanged --set global_batch_size=32[/bold]")(config)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bold]")(study)
 
@@ -88,6 +90,8 @@ def run(
     folder = resolve_run_folder(resumed) if resumed is not None else None
     job = JobRecord(job_record) if job_record is not None else None
     request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, as_json, job).in_requeued_job()
+    for warning in request.warnings:
+        print_message(f"warning: {warning}")
     if dry_run:
         from podium.run.dry_run import commands
 
