@@ -78,7 +78,7 @@ def resolve_system(
 ) -> LoadedSystem:
     """Load a configuration as `load_system` does, with the origins of its values and with warnings."""
     path = system_path(system)
-    file = SystemFile(path, _shown_path(path), read_configuration(path))
+    file = SystemFile(path, shown_path(path), read_configuration(path))
     _require_sections(file)
     overrides = parse_settings(settings)
     layers = _merge_layers(file, recipe, overrides)
@@ -161,7 +161,10 @@ def _merge_layers(file: SystemFile, recipe: str | None, overrides: Mapping[str, 
         raise UsageError(
             f"{file.shown}: bert.recipe is missing; name one of {', '.join(_recipe_names(implementation))}"
         )
-    recipe_keys = read_configuration(_recipe_path(implementation, str(recipe_name), file.shown))
+    named_by = (
+        "--recipe" if recipe else f"{COMMAND_LINE} recipe" if "recipe" in overrides else f"{file.shown}: bert.recipe"
+    )
+    recipe_keys = read_configuration(_recipe_path(implementation, str(recipe_name), file.shown, named_by))
     system_algorithm = _algorithm(own) or _algorithm(_system_recipe_keys(implementation, own, file.shown))
     if recipe_name != own.get("recipe") and isinstance(own.get("optimizer"), dict):  # the recipe chooses the algorithm
         own["optimizer"] = {key: value for key, value in own["optimizer"].items() if key != "algorithm"}
@@ -307,7 +310,7 @@ def _format(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _shown_path(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """Path for messages: relative to the current folder if the file is in it."""
     try:
         return str(path.relative_to(Path.cwd()))
@@ -377,13 +380,14 @@ def _recipe_names(implementation: str) -> list[str]:
     return [path.stem for path in recipe_files(implementation)]
 
 
-def _recipe_path(implementation: str, recipe: str, system: str) -> Path:
+def _recipe_path(implementation: str, recipe: str, system: str, named_by: str) -> Path:
     names = _recipe_names(implementation)
     if not names:
         raise UsageError(f"{system}: bert.implementation is {implementation!r}; allowed is pytorch")
     if recipe not in names:
         raise UsageError(
-            f"there is no recipe {recipe!r}{_did_you_mean(recipe, names)}; the recipes are {', '.join(names)}"
+            f"{named_by}: there is no recipe {recipe!r}{_did_you_mean(recipe, names)}; "
+            f"the recipes are {', '.join(names)}"
         )
     return _recipe_folder(implementation) / f"{recipe}.yaml"
 
@@ -391,7 +395,9 @@ def _recipe_path(implementation: str, recipe: str, system: str) -> Path:
 def _system_recipe_keys(implementation: str, own: Mapping[str, Any], system: str) -> dict[str, Any]:
     """Keys of the recipe that a system's file names; {} if it names none."""
     recipe = own.get("recipe")
-    return read_configuration(_recipe_path(implementation, str(recipe), system)) if recipe is not None else {}
+    if recipe is None:
+        return {}
+    return read_configuration(_recipe_path(implementation, str(recipe), system, f"{system}: bert.recipe"))
 
 
 def _algorithm(keys: Mapping[str, Any]) -> str | None:

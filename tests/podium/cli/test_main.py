@@ -107,7 +107,9 @@ def test_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_unknown_recipe_is_a_usage_error() -> None:
-    assert refused("run", "laptop", "--recipe", "indxed").startswith("there is no recipe 'indxed' (did you mean")
+    assert refused("run", "laptop", "--recipe", "indxed").startswith(
+        "--recipe: there is no recipe 'indxed' (did you mean"
+    )
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -341,9 +341,10 @@ def test_unknown_system_is_refused_with_a_suggestion() -> None:
 
 def test_unknown_recipe_is_refused_with_a_suggestion(write_system: Any) -> None:
     message = f"there is no recipe 'indxed' (did you mean 'indexed'?); the recipes are {ALL_RECIPES}"
-    assert refused("laptop", "indxed") == message
-    assert refused("laptop", settings=["recipe=indxed"]) == message
-    assert refused(write_system({"bert.recipe": "indxed"})) == message
+    assert refused("laptop", "indxed") == f"--recipe: {message}"
+    assert refused("laptop", settings=["recipe=indxed"]) == f"--set recipe: {message}"
+    path = write_system({"bert.recipe": "indxed"})
+    assert refused(path) == f"{path}: bert.recipe: {message}"
     assert "there is no recipe '../recipes/indexed'" in refused("laptop", "../recipes/indexed")
     path = write_system({"bert.recipe": ...})
     assert refused(path) == f"{path}: bert.recipe is missing; name one of {ALL_RECIPES}"
