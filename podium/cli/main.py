@@ -16,6 +16,7 @@ import typer
 
 from podium.cli import names
 from podium.cli.compare import compare
+from podium.cli.config import config
 from podium.cli.data import data
 from podium.cli.framework import HELP_OPTIONS, CommandGroup, PodiumGroup, Quiet, Verbose, set_verbosity
 from podium.cli.options import AsJson, Lengths, NodeRank, OptionalSystem, Recipe, Settings, System, print_output
@@ -114,6 +115,7 @@ app.command(
 app.command(
     epilog="Example: [bold]podium rehearse dgxa100_n128 --recipe indexed --set launch.nodes=512[/bold]",
 )(rehearse)
+app.command(epilog="Example: [bold]podium config laptop --recipe exchanged --set global_batch_size=32[/bold]")(config)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bold]")(study)
 
@@ -199,6 +201,8 @@ def run(
     request = RunRequest(
         system, settings or [], recipe, runs, folder, node_rank, json_of_run, job, observation
     ).in_requeued_job()
+    for warning in request.warnings:
+        print_message(f"warning: {warning}")
     if dry_run:
         from podium.run.dry_run import dry_run as plan
 

@@ -23,6 +23,7 @@ from podium.core.errors import PodiumError, UsageError
 from podium.core.files import make_folder, write_atomically
 from podium.planning.accelerators import find_accelerator
 from podium.planning.costs import costs_path, load_costs
+from podium.planning.hardware import require_hardware
 from podium.planning.prediction.constants import Constants, load_constants
 from podium.planning.prediction.from_config import plan_from_config
 from podium.planning.prediction.outside import find_outlying_scores
@@ -45,6 +46,7 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
     `scale` is a comma-separated list of GPU counts, `prices` a file as for `podium compare --cost`. Prepares the
     embedded text if necessary, since its sample lengths are needed, but no other text. Raises UsageError or WorkError.
     """
+    require_hardware(config)  # as `podium run` does
     gpus = [] if scale is None else _parse_gpu_counts(scale)
     if scale is not None and config.target_accuracy is None:
         raise UsageError(

@@ -40,7 +40,7 @@ def describe(
 
     Run it on a node of the system, since it detects the hardware and software of the machine that it runs on.
     """
-    from podium.config.load import load_system, system_path
+    from podium.config.load import load_system, shown_path, system_path
     from podium.core.errors import attempt
     from podium.core.files import write_atomically
     from podium.run.implementation import call_entry_point
@@ -83,7 +83,7 @@ def describe(
             f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} {where}"
         )
     if out is not None:
-        require_complete(system_path(system), description)
+        require_complete(shown_path(system_path(system)), description)
         write_atomically(out, system_json(description))
     if strict and differing_fields(fields):
         raise typer.Exit(1)

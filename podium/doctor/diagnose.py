@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from podium.config.load import load_system, system_names, write_resolved
+from podium.config.load import load_system, resolve_system, system_names, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.console import print_message, waiting
@@ -128,9 +128,12 @@ def diagnose(
     if system not in system_names() and not Path(system).is_file():
         load_system(system)  # raises the UsageError, which must not become a finding
     try:
-        config = load_system(system, recipe, settings)
+        loaded = resolve_system(system, recipe, settings)
     except UsageError as error:
         return [_configuration_finding(line) for line in str(error).splitlines()]
+    config = loaded.config
+    for warning in loaded.warnings:
+        print_message(f"warning: {warning}")
     if config.launch.launcher != "torchrun":
         inside = load_system(system, recipe, settings, paths_as_written=True)
         return diagnose_remotely(inside, places(), system, run_options(1, recipe, settings, as_json), node_rank)

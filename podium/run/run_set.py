@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from podium.config.hyperparameters import describe_hyperparameters
-from podium.config.load import load_system, system_path
+from podium.config.load import LoadedSystem, load_system, resolve_system, system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, UsageError, attempt
@@ -16,6 +16,7 @@ from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import exec_launcher, launcher_argv, resume_options, run_options, validate_mounts
+from podium.launch.gpus import require_gpus
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
 from podium.launch.node_group import NodeGroup, node_group, run_worker_node
@@ -57,10 +58,19 @@ class RunRequest:
     requeued: bool = False  # resumes the job's run, from its beginning if there is no checkpoint yet
 
     @cached_property
+    def _loaded(self) -> LoadedSystem:
+        return resolve_system(self.system, self.recipe, self.settings)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know about the configuration, one line each; none for a run to resume."""
+        return self._loaded.warnings if self.resumed is None else ()
+
+    @cached_property
     def config(self) -> RunConfig:
         """The configuration of the runs. UsageError for invalid settings, or for a run that cannot be resumed."""
         if self.resumed is None:
-            config = load_system(self.system, self.recipe, self.settings)
+            config = self._loaded.config
             require_hardware(config)
             return config
         if self.recipe or self.runs != 1:
@@ -111,6 +121,7 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
         exec_launcher(config, argv)
     require_torch()
     require_packages(request.observation.log_to)
+    require_gpus(config)
     if request.node_rank > 0:
         run_worker_node(config, request.node_rank, RUNS, progress.note)
     else:

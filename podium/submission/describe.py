@@ -157,7 +157,7 @@ def stated(config: RunConfig) -> dict[str, str]:
     return config.description.model_dump(by_alias=True)
 
 
-def require_complete(path: Path, description: Mapping[str, str]) -> None:
+def require_complete(path: str, description: Mapping[str, str]) -> None:
     """Raise UsageError with the names of all fields that a submission needs and a system's file lacks."""
     missing = Description.model_validate(description).missing_fields()
     if missing:

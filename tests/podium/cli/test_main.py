@@ -68,10 +68,10 @@ def test_unknown_system_is_a_usage_error_from_any_folder(tmp_path: Path) -> None
     ("setting", "message"),
     [
         ("seed", "--set seed: give it as key=value, such as --set global_batch_size=32"),
-        ("sed=3", "--set: sed: there is no such key (did you mean seed?); allowed are description, "),
-        ("dropout=much", "--set: dropout: found 'much'; allowed: a number"),
-        ("seed=[1]", "--set: seed: found [1]; allowed: a whole number"),
-        ("size=[bold]", "--set: size: found ['bold']; allowed is 'large', 'tiny'"),
+        ("sed=3", "--set sed: there is no such key (did you mean seed?); allowed are description, "),
+        ("dropout=much", "--set dropout: found 'much'; allowed: a number"),
+        ("seed=[1]", "--set seed: found [1]; allowed: a whole number"),
+        ("size=[bold]", "--set size: found ['bold']; allowed is 'large', 'tiny'"),
     ],
 )
 def test_invalid_setting_is_a_usage_error(setting: str, message: str) -> None:
@@ -83,8 +83,8 @@ def test_invalid_setting_is_a_usage_error(setting: str, message: str) -> None:
     [
         ("[red]", "--set [red]: give it as key=value"),
         ("[/red]", "--set [/red]: give it as key=value"),
-        ("[link=x]", "--set: [link: there is no such key"),
-        ("size=x[/red]", "--set: size: found 'x[/red]'; allowed is "),
+        ("[link=x]", "--set [link: there is no such key"),
+        ("size=x[/red]", "--set size: found 'x[/red]'; allowed is "),
     ],
 )
 def test_brackets_are_printed_unchanged(setting: str, message: str) -> None:
@@ -109,7 +109,9 @@ def test_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_unknown_recipe_is_a_usage_error() -> None:
-    assert refused("run", "laptop", "--recipe", "indxed").startswith("there is no recipe 'indxed' (did you mean")
+    assert refused("run", "laptop", "--recipe", "indxed").startswith(
+        "--recipe: there is no recipe 'indxed' (did you mean"
+    )
 
 
 @pytest.mark.parametrize("as_json", [True, False])
