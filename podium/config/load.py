@@ -201,12 +201,10 @@ def _launch_of_chosen_launcher(
     the command line names another image. UsageError, with all settings that are needed besides, if some are.
     """
     launch, given = file.document["launch"], overrides.get("launch")
-    chosen = given.get("launcher") if isinstance(given, Mapping) else None
-    if (
-        not isinstance(given, Mapping)
-        or chosen not in CONTAINER_RUNTIMES
-        or chosen == launch.get("launcher", "torchrun")
-    ):
+    if not isinstance(given, Mapping):
+        return launch, ()
+    chosen = given.get("launcher")
+    if chosen not in CONTAINER_RUNTIMES or chosen == launch.get("launcher", "torchrun"):
         return launch, ()
     kept, left_out = dict(launch), []
     for key in ("slurm_options", "requeue") if chosen != "slurm" else ():
