@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podium.comparison.ab.operands import Difference, Side, differences, mixed_settings, settings_from_logs
-from podium.comparison.ab.significance import RcpTest, Summary, Welch, rcp_test, summarize, welch_test
+from podium.mllog.significance import RcpTest, Summary, Welch, rcp_test, summarize, welch_test
 from podium.core.console import print_line, result_table, text_table
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, truncate
