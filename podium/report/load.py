@@ -15,19 +15,8 @@ from podium.mllog.run import as_number
 from podium.report.find import FoundRuns
 from podium.report.metrics import Metrics, read_metrics
 from podium.report.rates import ResultLogs
-from podium.report.run import (
-    BROKE_OFF,
-    MISSED,
-    NO_END,
-    NOT_BEGUN,
-    REACHED,
-    SAVED,
-    TRAINED,
-    UNDER_WAY,
-    ReportedRun,
-    ReportedSet,
-    Setting,
-)
+from podium.report.run import ReportedRun, ReportedSet, Setting
+from podium.run.outcome import Outcome, finished_outcome, stopped_outcome
 from podium.run.source import read_source
 
 MAX_BYTES = 1 << 20  # of any file but the metrics; a resolved configuration has 3 kB
@@ -38,7 +27,6 @@ PHASES = ("data_wait", "forward", "backward", "synchronisation", "optimizer", "e
 MAX_PHASES = 24
 MAX_RESTARTS = 1_000
 MAX_CODES = 10
-SAVED_EXIT_CODE = 143  # 128 + SIGTERM: the run saved a checkpoint and stopped
 
 
 def read_sets(found: FoundRuns) -> list[ReportedSet]:
@@ -96,16 +84,15 @@ def _outcome(
     metrics: Metrics,
     failure: str | None,
     code: float | None,
-) -> str:
+) -> Outcome:
     if summary:
-        if summary.get("reached_target") is True:
-            return REACHED
-        return TRAINED if settings.get("target_accuracy", 0) is None else MISSED
+        has_target = settings.get("target_accuracy", 0) is not None
+        return finished_outcome(summary.get("reached_target") is True, 1.0 if has_target else None)
     if is_locked(folder.lock):
-        return UNDER_WAY
+        return Outcome.RUNNING
     if failure is not None:
-        return SAVED if code == SAVED_EXIT_CODE else BROKE_OFF
-    return NO_END if metrics.steps else NOT_BEGUN
+        return stopped_outcome(code)
+    return Outcome.UNFINISHED if metrics.steps else Outcome.NOT_STARTED
 
 
 def _read_text(path: Path, notes: list[str]) -> str | None:

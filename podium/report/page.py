@@ -23,7 +23,8 @@ from podium.report.charts import (
     step_chart,
 )
 from podium.report.metrics import Statistics, summarise
-from podium.report.run import OUTCOMES, REACHED, TRAINED, ReportedRun, ReportedSet, Setting
+from podium.report.run import ReportedRun, ReportedSet, Setting
+from podium.run.outcome import GOOD, MEANINGS, Outcome
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def summary_sentence(sets: Sequence[ReportedSet]) -> str:
 def _summarise_set(one: ReportedSet) -> str:
     recipe, system = one.common_settings.get("recipe"), one.common_settings.get("system")
     what = ", ".join(format_setting(value) for value in (system, recipe and f"recipe {recipe}") if value)
-    result = f"the run {OUTCOMES[one.runs[0].outcome]}" if len(one.runs) == 1 else _format_outcomes([one])
+    result = f"the run {MEANINGS[one.runs[0].outcome]}" if len(one.runs) == 1 else _format_outcomes([one])
     totals = []
     for field in REPORT_FIELDS[:2]:
         over = one.statistics(field.key)
@@ -159,9 +160,9 @@ def _format_outcomes(sets: Sequence[ReportedSet]) -> str:
 
 
 def outcome_counts(runs: Sequence[ReportedRun]) -> str:
-    """Count the outcomes, such as `9 reached target, 1 broke off`."""
+    """Count the outcomes, such as `9 succeeded, 1 failed`."""
     outcomes = Counter(run.outcome for run in runs)
-    return ", ".join(f"{outcomes[name]:,} {name}" for name in OUTCOMES if outcomes[name])
+    return ", ".join(f"{outcomes[name]:,} {name}" for name in Outcome if outcomes[name])
 
 
 def outcome_parts(sets: Sequence[ReportedSet], runs: Sequence[LabelledRun]) -> Iterator[Part]:
@@ -233,7 +234,7 @@ def _runs_table(runs: Sequence[LabelledRun]) -> Table:
         ]
         for one in runs
     ]
-    marked = [place for place, one in enumerate(runs) if one.run.outcome not in (REACHED, TRAINED)]
+    marked = [place for place, one in enumerate(runs) if one.run.outcome not in GOOD]
     caption = "Highlighted runs did not reach their target, or did not finish." if marked else ""
     return Table("Runs", columns, rows, caption=caption, marked=marked, searchable=len(runs) > 12)
 

@@ -8,20 +8,8 @@ from pathlib import Path
 from podium.mllog.score import score_seconds
 from podium.report.metrics import Metrics, Statistics, summarise
 from podium.report.rates import Rate
+from podium.run.outcome import Outcome
 
-REACHED, TRAINED, MISSED = "reached target", "trained to the end", "target not reached"
-UNDER_WAY, SAVED, BROKE_OFF, NO_END, NOT_BEGUN = "under way", "stopped and saved", "broke off", "no end", "not begun"
-# Descriptions of the outcomes of a run, which are values of the JSON report.
-OUTCOMES: Mapping[str, str] = {
-    REACHED: "reached its target accuracy",
-    TRAINED: "has no target accuracy and trained all its samples",
-    MISSED: "trained all its samples without reaching its target accuracy",
-    UNDER_WAY: "is in progress",
-    SAVED: "was stopped and can be resumed",
-    BROKE_OFF: "failed with an error message",
-    NO_END: "has no totals: killed, or in progress on another machine",
-    NOT_BEGUN: "has no step",
-}
 Setting = str | int | float | bool | None
 
 
@@ -30,7 +18,7 @@ class ReportedRun:
     """One run, or one trial of `podium tune`."""
 
     folder: Path
-    outcome: str  # one of OUTCOMES
+    outcome: Outcome
     settings: Mapping[str, Setting]  # of the resolved configuration, by dotted keys; those of `bert` have no prefix
     code: str | None  # hash of the code that ran it
     commit: str | None
@@ -94,7 +82,7 @@ class ReportedSet:
     @cached_property
     def counted_runs(self) -> tuple[ReportedRun, ...]:
         """Runs that statistics include: those that reached their target; without any, all that finished."""
-        reached = tuple(run for run in self.runs if run.outcome == REACHED)
+        reached = tuple(run for run in self.runs if run.outcome is Outcome.SUCCEEDED)
         return reached or tuple(run for run in self.runs if run.ended)
 
     def statistics(self, key: str) -> Statistics | None:
@@ -104,9 +92,9 @@ class ReportedSet:
     @property
     def score_seconds(self) -> float | None:
         """MLPerf's score; None unless these are ten finished runs with a target and without restarts."""
-        if any(run.outcome not in (REACHED, MISSED) or run.restarts for run in self.runs):
+        if any(run.outcome not in (Outcome.SUCCEEDED, Outcome.MISSED) or run.restarts for run in self.runs):
             return None
-        times = [run.totals.get("seconds") if run.outcome == REACHED else float("inf") for run in self.runs]
+        times = [run.totals.get("seconds") if run.outcome is Outcome.SUCCEEDED else float("inf") for run in self.runs]
         known = [time for time in times if time is not None]
         return score_seconds(known) if len(known) == len(times) else None
 

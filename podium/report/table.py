@@ -19,9 +19,10 @@ from podium.report.page import (
     outcome_counts,
     select_settings,
 )
-from podium.report.run import BROKE_OFF, MISSED, REACHED, TRAINED, ReportedRun, ReportedSet
+from podium.report.run import ReportedRun, ReportedSet
+from podium.run.outcome import GOOD, Outcome
 
-_STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
+_STYLES = {**dict.fromkeys(GOOD, "green"), Outcome.MISSED: "red", Outcome.FAILED: "red"}
 MAX_RUN_COLUMNS = 3  # runs of a set that have a column each; more have a line each with fewer values
 _BRIEF_KEYS = ("seconds", "samples", "accuracy", "sequences_per_second")
 

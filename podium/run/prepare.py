@@ -30,6 +30,7 @@ class PreparedRun:
     folder: RunFolder
     caches: Cleared
     data: RunData | None = None
+    fault: str | None = None  # why its log is not a result, known before it begins
 
     @property
     def options(self) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from podium.config.hyperparameters import describe_hyperparameters
 from podium.config.load import load_system, system_path
+from podium.config.run_data import RunData
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, UsageError, attempt
@@ -127,7 +128,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
     """
     folder = new_set_folder(config)
     require_writable_results(config.system)  # before hours of training
-    with node_group(config, RUNS, progress.note) as nodes, _system_lock(make_folder(folder.parent)):
+    with node_group(config, RUNS, progress.note) as nodes, system_lock(config.system):
         close_orphaned_runs(folder.parent, progress.note)
         progress.note(describe_hyperparameters(config))
         config, data = prepare_set(config, progress.note, nodes), None
@@ -135,19 +136,14 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
         shortfalls = []
         try:
             for number in range(runs):
-                try:
-                    run = prepare_run(config, folder / f"run_{number}", nodes, data)
-                except (PodiumError, Interrupted):
-                    # Without an entry in the record, the next command would take the run for one that was killed.
-                    attempt(finalize_log, RunFolder(folder / f"run_{number}"))
-                    raise
+                run = prepare_recorded(config, folder / f"run_{number}", nodes, data)
                 data = run.data
                 if number == 0 or not run.caches.samples:
                     progress.note(run.caches.message)
                 if job is not None:
                     job.record_run(run.folder)
                 more = number + 1 < runs
-                finished = _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, progress, more)
+                finished = launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, progress, more)
                 shortfalls.append(finished.shortfall(config))
                 yield finished
         except (PodiumError, Interrupted):
@@ -159,6 +155,17 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
             progress.note(f"{reason}: the logs are in {folder}, and {results_folder(config.system)} is unchanged")
         else:
             publish(folder)
+
+
+def prepare_recorded(config: RunConfig, folder: Path, nodes: NodeGroup, data: RunData | None) -> PreparedRun:
+    """Prepare a run as `prepare_run` does; one that cannot be prepared is recorded as ended, and its error is raised."""
+    try:
+        return prepare_run(config, folder, nodes, data)
+    except (PodiumError, Interrupted) as error:
+        attempt(RunFolder(folder).write_failure, error)
+        # Without an entry in the record, the next command would take the run for one that was killed.
+        attempt(finalize_log, RunFolder(folder))
+        raise
 
 
 def unpublished_reason(folder: Path, shortfalls: Sequence[str]) -> str:
@@ -182,7 +189,7 @@ def resume(
     With `from_start` a run that has no checkpoint yet starts again from its beginning.
     """
     name = system_path(system).stem
-    with _system_lock(make_folder(RUNS / name)):
+    with system_lock(name):
         # Checked again under the lock: another `podium run` may have completed the run since the request was made.
         config = load_resumable(run, system, settings, from_start)
         assert_unlocked(
@@ -194,10 +201,10 @@ def resume(
         with node_group(config, RUNS, progress.note) as nodes:
             prepared = prepare_resumed(config, run, nodes, progress.note)
             record_resumed(run)
-            return _launch_and_collect(prepared, "Resumed run", nodes, progress)
+            return launch_and_collect(prepared, "Resumed run", nodes, progress)
 
 
-def _launch_and_collect(
+def launch_and_collect(
     run: PreparedRun, title: str, nodes: NodeGroup, progress: Progress, more: bool = False
 ) -> FinishedRun:
     """Launch the processes of a run on all nodes, show their progress until they end, and collect the result.
@@ -239,10 +246,11 @@ def resolve_run_folder(folder: Path) -> RunFolder:
     return RunFolder((folder if folder.exists() else WORKING_FOLDER / folder).resolve())
 
 
-def _system_lock(folder: Path) -> AbstractContextManager[int]:
+def system_lock(system: str) -> AbstractContextManager[int]:
     """Lock a system's folder runs/SYSTEM, since the results of two concurrent sets would mix.
 
     UsageError if another process has locked it.
     """
-    message = f"{folder}: another `podium run` of this system is running; wait for its end"
+    folder = make_folder(RUNS / system)
+    message = f"{folder}: another `podium run` or `podium sweep` of this system is running; wait for its end"
     return exclusive_lock(folder / ".lock", message)

@@ -116,7 +116,7 @@ def test_labels_of_several_sets_have_their_differing_settings(make_run: MakeRun)
     parsed = Parsed(html_of(first, second, drawn={"Phases of a step"}))
     named = parsed.texts_in("text")
     assert named.count("1 indexed") > 4 and named.count("1 indexed run_0") == 2, "a legend names sets, a bar its run"
-    assert "2 sets of runs" in parsed.texts_in("h1") and "3 runs: 3 reached target." in parsed.texts_in("p")
+    assert "2 sets of runs" in parsed.texts_in("h1") and "3 runs: 3 succeeded." in parsed.texts_in("p")
     assert {"1 mine/2026-11-21_10-00-00_000001", "2 mine/2026-11-21_12-00-00"} <= set(parsed.texts_in("th"))
 
 
@@ -152,7 +152,7 @@ def test_failures_notes_and_restarts_are_listed(make_run: MakeRun) -> None:
     make_run(0, totals=summary(), restarts__jsonl='{"samples": 320}\n')
     failed = make_run(1, failure__json=json.dumps({"exit_code": 1, "message": "a rank died"}), settings=None)
     points = Parsed(html_of(failed.parent)).texts_in("li")
-    assert "run_1 broke off: a rank died" in points
+    assert "run_1 failed: a rank died" in points
     assert "run_1: config.yaml: is missing, so that settings are unknown" in points
     assert "run_0: restarted after 320 samples, so that it is not a valid result" in points
 

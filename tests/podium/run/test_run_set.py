@@ -415,7 +415,7 @@ def test_other_nodes_exit_with_code_1_after_a_shortfall(
 
 
 def test_json_of_a_finished_run(tmp_path: Path, summary: dict[str, Any]) -> None:
-    run = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": "FAILED"})
+    run = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": "FAILED"}, 0.72)
     assert (run.reached_target, run.compliant) == (True, False)
     assert run.as_json()["compliance"] == {"4.1.0": True, "5.0.0": False}
 
@@ -424,7 +424,7 @@ def test_concurrent_sets_of_a_system_are_a_usage_error(home: Path, open_config: 
     implementation()
     runs = run_set(open_config, 2, QUIET)
     next(runs)
-    with pytest.raises(UsageError, match="another `podium run` of this system is running"):
+    with pytest.raises(UsageError, match="another `podium run` or `podium sweep` of this system"):
         next(run_set(open_config, 1, QUIET))
     next(runs)
 
@@ -661,7 +661,7 @@ def test_resume_during_another_run_fails_before_the_rendezvous(
     runs = run_set(open_config, 2, QUIET)
     next(runs)
     monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: pytest.fail("nodes are waited for"))
-    with pytest.raises(UsageError, match="another `podium run` of this system is running"):
+    with pytest.raises(UsageError, match="another `podium run` or `podium sweep` of this system"):
         resume(RunFolder(folder), "laptop", QUIET)
     runs.close()
 
@@ -675,11 +675,11 @@ def test_run_completed_by_another_process_is_not_resumed(
     (folder,) = (home / "runs").rglob("run_0")
 
     @contextmanager
-    def complete_before_the_lock(_: Path) -> Iterator[None]:
+    def complete_before_the_lock(_: str) -> Iterator[None]:
         (folder / "summary.json").write_text("{}", encoding="utf-8")
         yield
 
-    monkeypatch.setattr("podium.run.run_set._system_lock", complete_before_the_lock)
+    monkeypatch.setattr("podium.run.run_set.system_lock", complete_before_the_lock)
     with pytest.raises(UsageError, match="is complete and cannot be resumed"):
         resume(RunFolder(folder), "laptop", QUIET)
 
