@@ -1,20 +1,25 @@
 """`podium report`: reports on local runs, as tables, as JSON and as an HTML page."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from podium.cli.options import AsJson, print_output
 from podium.core.console import errors
 
+if TYPE_CHECKING:
+    from podium.report.find import FoundRuns
+
 
 def report(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders of runs (runs/SYSTEM/DATE_TIME/run_N), of sets of runs (runs/SYSTEM/DATE_TIME), or of "
-            "systems (runs/SYSTEM, for its newest set).",
+            help="Folders of runs (runs/SYSTEM/DATE_TIME/run_N), of sets of runs (runs/SYSTEM/DATE_TIME), of "
+            "systems (runs/SYSTEM, for its newest set), or of sweeps (runs/SYSTEM/sweep, for all its sets).",
         ),
     ],
     html: Annotated[
@@ -25,13 +30,13 @@ def report(
 ) -> None:
     """Report on local runs: outcome, speed, balance and phases; --html adds curves of loss and accuracy.
 
+    Of several sets, a table has a row for each: the settings in which they differ, time-to-train, samples to target,
+    and p of Welch's t-test against the first set.
+
     Covers finished, running and failed runs, and changes nothing in their folders. Exit code 0 whatever the outcome of
     the runs, 1 if the page cannot be written, 2 if a folder contains no run.
     """
     from podium.report.find import find_runs
-    from podium.report.load import read_sets
-    from podium.report.table import as_json as report_json
-    from podium.report.table import print_sets
     from podium.run.run_set import resolve_run_folder
 
     if html is not None:
@@ -39,6 +44,17 @@ def report(
 
         require_page_or_no_file(html)
     found = find_runs([resolve_run_folder(path).path if not path.is_absolute() else path for path in paths])
+    write_report(found, html, as_json)
+
+
+def write_report(
+    found: "FoundRuns", html: Path | None, as_json: bool, extra: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Print the report on these runs, as tables or as a JSON object with the keys of `extra`; write its page."""
+    from podium.report.load import read_sets
+    from podium.report.table import as_json as report_json
+    from podium.report.table import print_sets
+
     sets = read_sets(found)
     if html is not None:
         from podium.html.page import write_page
@@ -46,4 +62,4 @@ def report(
 
         write_page(html, page_html(sets, found.notes))
         errors.print(f"The page is {html}", markup=False, highlight=False)
-    print_output(as_json, report_json(sets, found.notes), lambda to: print_sets(to, sets, found.notes))
+    print_output(as_json, {**report_json(sets, found.notes), **extra}, lambda to: print_sets(to, sets, found.notes))

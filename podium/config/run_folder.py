@@ -169,6 +169,7 @@ class RunFolder:
     config = _RunPath("config.yaml")  # the resolved configuration
     data = _RunPath("data.json")  # the manifests of its stores for training and evaluation
     source = _RunPath("source.json")  # the code of the run: commit and hash
+    hosts = _RunPath("hosts.json")  # host names by node
     log = _RunPath("result.partial.txt")  # the result log while it is being written
     metrics = _RunPath("metrics.jsonl")  # JSON Lines: one object per step and per evaluation
     summary = _RunPath("summary.json")  # totals, written when the run has ended

@@ -63,7 +63,9 @@ def test_run_in_progress_has_the_totals_of_its_metrics(make_run: MakeRun) -> Non
     assert read(folder).outcome == Outcome.UNFINISHED, "without its lock"
 
 
-@pytest.mark.parametrize(("code", "outcome"), [(1, Outcome.FAILED), (2, Outcome.FAILED), (130, Outcome.INTERRUPTED), (143, Outcome.SAVED)])
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(1, Outcome.FAILED), (2, Outcome.FAILED), (130, Outcome.INTERRUPTED), (143, Outcome.SAVED)]
+)
 def test_failed_run_has_an_error_message(make_run: MakeRun, code: int, outcome: str) -> None:
     failure = json.dumps({"exit_code": code, "message": "the disk is full", "final": True})
     run = read(make_run(failure__json=failure))

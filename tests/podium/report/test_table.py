@@ -49,7 +49,7 @@ def test_few_runs_have_columns_and_their_mean(make_run: MakeRun) -> None:
 def test_many_runs_have_a_line_each(make_run: MakeRun) -> None:
     folders = [make_run(number, totals=summary(seconds=40.0 + number)) for number in range(10)]
     found = rows(printed(folders[0].parent))
-    assert found["run_3"] == ["43.00 s", "640", "0.7300", "16.0", "succeeded"]
+    assert found["run_3"] == ["7", "43.00 s", "640", "0.7300", "16.0", "succeeded"]
     assert found["time"] == ["44.50 ± 3.03 s"] and found["MLPerf score"] == ["44.50 s"]
 
 
