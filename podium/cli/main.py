@@ -17,6 +17,7 @@ from podium.cli.rehearse import rehearse
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
+from podium.cli.sweep import sweep
 from podium.core.console import Console, errors, print_findings, print_message, print_text
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
@@ -43,6 +44,9 @@ app.command(
 )(rehearse)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bold]")(study)
+app.command(
+    epilog="Example: [bold]podium sweep laptop --recipe indexed,random --set optimizer.learning_rate=1e-3,2e-3[/bold]",
+)(sweep)
 
 
 @app.command(

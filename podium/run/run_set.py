@@ -158,7 +158,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
 
 
 def prepare_recorded(config: RunConfig, folder: Path, nodes: NodeGroup, data: RunData | None) -> PreparedRun:
-    """Prepare a run as `prepare_run` does; one that cannot be prepared is recorded as ended, and its error is raised."""
+    """Prepare a run as `prepare_run` does; record one that cannot be prepared as ended, and raise its error."""
     try:
         return prepare_run(config, folder, nodes, data)
     except (PodiumError, Interrupted) as error:
