@@ -33,6 +33,7 @@ def commands(request: RunRequest) -> list[str]:
         warnings = [f"`podium run` would fail: {fault}" for fault in container_errors(config_inside)]
         warnings += filter(None, [unmounted_paths_warning(config_inside, system_path(request.system))])
         return [*lines, *(f"# WARNING: {printable(warning)}" for warning in warnings), shlex.join(argv)]
+    lines += [f"# WARNING: {printable(warning)}" for warning in missing_paths(config)]
     node = SINGLE_NODE
     if config.launch.nodes > 1:
         node = _node(config, request.node_rank)
@@ -49,6 +50,16 @@ def commands(request: RunRequest) -> list[str]:
         argv = command(config, folder, "train", run.options, node, private)
         lines.append(f"cd {shlex.quote(str(WORKING_FOLDER))} && {shlex.join(['env', *variables, *argv])}")
     return lines
+
+
+def missing_paths(config: RunConfig) -> list[str]:
+    """Return a warning for each named file or folder that this machine does not have; only with launcher torchrun."""
+    where = "on this node" if config.launch.nodes > 1 else "on this machine"
+    return [
+        f"{key}: {path} does not exist {where}: `podium run` would fail here"
+        for key, path in config.named_paths.items()
+        if not path.exists()
+    ]
 
 
 def _node(config: RunConfig, rank: int) -> Node:
