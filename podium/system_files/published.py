@@ -91,7 +91,8 @@ def find_published(text: str) -> Published:
     path = Path(text)
     if path.exists():
         return from_result(_only_result(path))
-    tables = {_key(one): one for one in (*read_runs(), *read_scores())}
+    rows: list[PublishedRun | PublishedScore] = [*read_runs(), *read_scores()]
+    tables = {_key(one): one for one in rows}
     wanted = "/".join(text.replace(" ", "/").split("/")).removeprefix("v").casefold()
     found = [one for key, one in tables.items() if wanted in (key.casefold(), key.partition("/")[2].casefold())]
     if not found:
@@ -395,7 +396,7 @@ def _is_same(known: HyperparameterSet, published: Published, logged: Mapping[str
         return False
     if f"v{known.source}" == published.name:
         return True
-    keys = ("learning_rate", "beta1", "beta2", "weight_decay", "decay_steps", "warmup_steps")
+    keys: tuple[str, ...] = ("learning_rate", "beta1", "beta2", "weight_decay", "decay_steps", "warmup_steps")
     if known.algorithm == "adamw" and logged:  # Samsung's schedule is logged otherwise than it was
         keys = ("learning_rate", "beta1", "beta2")
     return bool(logged) and not any(key not in logged or _differs(known.optimizer[key], logged[key]) for key in keys)
@@ -407,5 +408,5 @@ def _differs(a: float, b: float) -> bool:
 
 def _max_samples(most: float, until_decay: float) -> int:
     wanted = ROOM * most if most else until_decay
-    digits = -5 if wanted > 1e6 else -3 if wanted > 1e4 else 0
-    return max(1, math.ceil(wanted * 10.0**digits) * 10**-digits)
+    unit = 100_000 if wanted > 1e6 else 1000 if wanted > 1e4 else 1
+    return max(1, math.ceil(wanted / unit) * unit)
