@@ -233,9 +233,9 @@ def nearest_recipe(published: Published) -> tuple[str, str]:
     if published.rows is not None:
         return "indexed", (
             f"logs state d_batch_size, by which a step has a row for each of its {batch:,} samples: they are not "
-            "packed; whether their padding was removed no log says"
+            "packed; whether their padding was removed no log states"
         )
-    return "indexed", "no log says whether samples were packed or padded; this one trains them without padding"
+    return "indexed", "no log states whether samples were packed or padded; this one trains them without padding"
 
 
 def draft_from(published: Published, name: str, recipe: str | None = None, data: str = "data") -> Draft:
@@ -257,7 +257,7 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
     bert: dict[str, Any] = {"implementation": IMPLEMENTATION, "recipe": chosen, "size": published.size}
     if published.size == LARGE.name:
         bert |= data_settings(data)
-        comments["data"] = "No log says where the data was. Yours: docs/data.md."
+        comments["data"] = "No log states where the data was. Yours: docs/data.md."
     bert["global_batch_size"] = published.global_batch_size
     steps = _accumulation(published, ranks, unclear)
     if steps != 1:
@@ -280,7 +280,7 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
     head = (
         f"Reproduces MLPerf Training {published.name}, from {published.source}. Run it with `podium run {name}`, then "
         f"`podium compare --published {name}`.",
-        f"No log says, or it is unclear: {'; '.join(unknown)}.",
+        f"Not in the logs, or unclear: {'; '.join(unknown)}.",
         "The description is that of the published system; replace it by that of yours before you publish a result.",
     )
     reproduces = {
