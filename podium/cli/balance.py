@@ -63,10 +63,15 @@ def print_packing(console: Console, report: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def check_plot(path: Path | None) -> None:
+    """UsageError for a --plot that is not SVG."""
+    if path is not None and path.suffix != ".svg":
+        raise UsageError(f"--plot: found {path}, allowed is a path that ends with .svg")
+
+
 def plot_balance(cluster: Cluster, report: Mapping[str, Any], path: Path) -> None:
     """Draw the bars of `print_balance` as SVG. UsageError for another file type, WorkError if it cannot be written."""
-    if path.suffix != ".svg":
-        raise UsageError(f"--plot: found {path}, allowed is a path that ends with .svg")
+    check_plot(path)
     from podium.html.chart import svg_axes  # here, since matplotlib takes long to import
 
     names = list(report["strategies"])

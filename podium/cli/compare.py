@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podium.core.console import Console, errors, print_json, print_message, print_text, progress_bar
+from podium.cli import names
+from podium.core.console import (
+    Console,
+    print_json,
+    print_note,
+    print_status,
+    print_text,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from podium.comparison.load import RunCache
@@ -17,6 +25,7 @@ def compare(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
+            metavar="PATH",
             help="Clones of MLPerf's results repositories, parts of them (a submitter, a system, a log), archives of "
             "these, or your own results/. Optional with --ab.",
             show_default=False,
@@ -43,7 +52,10 @@ def compare(
     benchmarks: Annotated[
         list[str] | None,
         typer.Option(
-            "--benchmark", metavar="NAME", help="Show only this benchmark, such as llama31_8b. May be repeated."
+            "--benchmark",
+            metavar="NAME",
+            autocompletion=lambda incomplete: names.matching(names.benchmarks(), incomplete),
+            help="Show only this benchmark, such as llama31_8b. May be repeated.",
         ),
     ] = None,
     per: Annotated[
@@ -133,7 +145,7 @@ def compare(
             on_read=lambda logs: bar.advance(task, logs),
         )
     for note in found.notes:
-        print_message(f"note: {note}")
+        print_note(f"note: {note}")
     shown = filter_results(found, rounds or [], accelerators or [], divisions or [], benchmarks or [])
     if published is not None:
         _compare_published(published, found.results, cache, as_json)
@@ -167,7 +179,7 @@ def compare(
         from podium.html.page import write_page
 
         write_page(html, comparison_page(shown, priced))
-        errors.print(f"The page is {html}", markup=False, highlight=False)
+        print_status(f"The page is {html}")
     if as_json:
         print_json(objects)
     elif as_csv:

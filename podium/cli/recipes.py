@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, print_output
 
-recipes = typer.Typer(no_args_is_help=True, help="List recipes, and show what makes each of them its paper's.")
+recipes = CommandGroup(help="List recipes, and show what makes each of them its paper's.")
 
 
 @recipes.command(name="list", epilog="Example: [bold]podium recipes list --json[/bold]")

@@ -4,14 +4,12 @@ from typing import Annotated
 
 import typer
 
+from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, System, print_output
 from podium.core.console import errors, print_message
 from podium.core.errors import UsageError
 
-systems = typer.Typer(
-    no_args_is_help=True,
-    help="List systems, show one, and write a file for this machine or from a published result.",
-)
+systems = CommandGroup(help="List systems, show one, and write a file for this machine or from a published result.")
 
 
 @systems.command(name="list", epilog="Example: [bold]podium systems list --json[/bold]")

@@ -176,9 +176,13 @@ class RunFolder:
     checkpoints = _RunPath("checkpoints")  # one subfolder per checkpoint
     changed_data_result = _RunPath("result.changed_data.txt")  # the log of a run whose data changed while it ran
     restarted_result = _RunPath("result.restarted.txt")  # the log of a restarted run that has ended
+    profiled_result = _RunPath("result.profiled.txt")  # the log of a profiled run that has ended
+    profile = _RunPath("profile")  # traces of --profile
+    flight_recorder = _RunPath("flight_recorder")  # the last collectives of each rank of a run that hung
     not_finite = _RunPath("not_finite.json")  # the samples of the batch whose loss was not finite
     lock = _RunPath(".lock")  # held in shared mode by all processes of the run (podium/core/locks.py)
     _resumed = _RunPath("resumed")
+    _profiled = _RunPath("profiled")
     _failure = _RunPath("failure.json")
     _restarts = _RunPath("restarts.jsonl")
 
@@ -195,6 +199,15 @@ class RunFolder:
     def mark_resumed(self) -> None:
         """Mark the run as resumed. Called before its processes start, since they may die before they can record it."""
         write_atomically(self._resumed, "")
+
+    @property
+    def was_profiled(self) -> bool:
+        """Whether steps of the run are profiled, which slows it; its log is then not a valid result."""
+        return self._profiled.exists()
+
+    def mark_profiled(self) -> None:
+        """Mark the run as profiled. Called before its processes start."""
+        write_atomically(self._profiled, "")
 
     @property
     def restarts(self) -> int:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from benchmarks.bert.manifest import WHOLE_STORE, NodePart
 from benchmarks.bert.preparation.settings import MIN_SEQUENCE_LENGTH, GenerationSettings
@@ -29,7 +30,7 @@ class Settings(BaseModel):
         assert info.field_name is not None
         allowed = get_args(cls.model_fields[info.field_name].annotation)
         if isinstance(value, bool) and not any(option is value for option in allowed):
-            raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
+            raise PydanticCustomError("truth_value", "a truth value is not allowed")  # see podium.config.errors
         if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
             raise ValueError(f"found {short_repr(value)}; allowed are numbers below 2^63")
         return value
@@ -197,6 +198,14 @@ TIME_OPTIONS = ("--time", "-t")
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
 
 
+# Allowed values of container.runtime by launcher; None: without a container.
+CONTAINER_RUNTIMES: dict[str, tuple[str | None, ...]] = {
+    "torchrun": (None,),
+    "docker": ("docker",),
+    "slurm": (None, "pyxis", "apptainer"),
+}
+
+
 class Container(Settings):
     """The container that a run's processes are started in, and its mounts."""
 
@@ -321,7 +330,7 @@ class Launch(Settings):
 
     @model_validator(mode="after")
     def _check_launcher(self) -> Self:
-        runtimes = {"torchrun": (None,), "docker": ("docker",), "slurm": (None, "pyxis", "apptainer")}[self.launcher]
+        runtimes = CONTAINER_RUNTIMES[self.launcher]
         runtime = self.container.runtime if self.container else None
         if runtime not in runtimes:
             allowed = " or ".join(f"container.runtime {name}" if name else "no container" for name in runtimes)

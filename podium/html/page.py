@@ -1,4 +1,7 @@
-"""Renders sections of charts, tables and text as one HTML file that loads nothing from the network."""
+"""Renders sections of charts, tables and text as one HTML file that loads nothing from the network.
+
+Its scripts are Plotly, which the package has, and script.js, which draws the charts, and sorts and filters.
+"""
 
 import hashlib
 from base64 import b64encode
@@ -15,10 +18,12 @@ from podium.core.errors import UsageError
 from podium.core.files import open_regular, write_atomically
 from podium.core.paths import package_file, shorten_paths
 from podium.core.text import for_html
-from podium.html.chart import Chart, page_svg, style_sheet
+from podium.html.colours import style_sheet
+from podium.html.plotly import Chart, Filters, page_data
 from podium.html.table import Table
 
 GENERATOR_TAG = b'<meta name="generator" content="Podium">'  # marks a file as a page that may be overwritten
+PLOTLY = "vendor/plotly-basic.min.js"
 HEAD_BYTES = 4096  # at the start of a file, in which the tag is searched
 
 
@@ -54,12 +59,26 @@ class Section:
     parts: Sequence[Part]
 
 
-def render_page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
+def render_page(
+    title: str, lead: str, sections: Sequence[Section], notes: Sequence[str] = (), filters: Filters | None = None
+) -> str:
     """Render the page as HTML. All arguments are text, which is escaped; `notes` become the footer."""
-    style, script = style_sheet() + _read_asset("style.css"), _read_asset("script.js")
-    texts = {"title": title, "lead": lead, "notes": notes, "style": style, "script": script}
+    charts: dict[str, Chart] = {}
+    column_rules: list[str] = []
+    for section_number, section in enumerate(sections, 1):
+        for part_number, part in enumerate(section.parts, 1):
+            identity = f"s{section_number}p{part_number}"
+            if isinstance(part, Chart):
+                charts[identity] = part
+            elif isinstance(part, Table):
+                column_rules += part.style_rules(identity)
+    style = style_sheet() + _read_asset("style.css") + "\n".join(column_rules)
+    plotly, script = (_read_asset(PLOTLY), _read_asset("script.js")) if charts else ("", _read_asset("script.js"))
+    data = page_data(charts, filters)
+    texts = {"title": title, "lead": lead, "notes": notes, "style": style, "script": script, "plotly": plotly}
     template = _environment().get_template("template.html")
-    return template.render(texts, sections=sections, policy=_content_security_policy(style, script))
+    policy = _content_security_policy(style, [plotly, script])
+    return template.render(texts, sections=sections, policy=policy, data=data, has_filters=filters is not None)
 
 
 def write_page(path: Path, html: str) -> None:
@@ -79,13 +98,12 @@ def require_page_or_no_file(path: Path) -> None:
         raise UsageError(f"--html {path}: exists and is not a page of Podium; remove it, or give another path")
 
 
-def _content_security_policy(style: str, script: str) -> str:
-    """Return the page's Content-Security-Policy: nothing is loaded, and only the page's script and style apply."""
-    # A second barrier behind escaping: names in logs are untrusted. Style attributes of charts need 'unsafe-inline', as
-    # hashes do not apply to them.
-    own_style, own_script = f"'{_hash(style)}'", f"'{_hash(script)}'"
+def _content_security_policy(style: str, scripts: Sequence[str]) -> str:
+    """Return the page's Content-Security-Policy: nothing is loaded, and only the page's scripts and style apply."""
+    # A second barrier behind escaping: names in logs are untrusted. Plotly sets style attributes, which have no hashes.
+    own_style, own_scripts = f"'{_hash(style)}'", " ".join(f"'{_hash(script)}'" for script in scripts if script)
     return (
-        f"default-src 'none'; script-src {own_script}; style-src {own_style}; style-src-elem {own_style}; "
+        f"default-src 'none'; script-src {own_scripts}; style-src {own_style}; style-src-elem {own_style}; "
         "style-src-attr 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     )
 
@@ -108,14 +126,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["chart_svg"] = _chart_svg
     return environment
-
-
-def _chart_svg(chart: Chart, prefix: str, narrow: bool) -> str:
-    # The script copies the tooltips of the wide chart to the narrow one, which has the same points in the same order.
-    # Phones show no <title>, and without these a page is a third smaller.
-    return page_svg(chart, prefix, narrow, titles=not narrow)
 
 
 def _sanitise(value: Any) -> Any:

@@ -1,5 +1,13 @@
 "use strict";
-// Sorts and filters tables, and shows tooltips on the points of charts. Without it the page has the same content.
+// Draws the page's charts by Plotly, filters charts and tables alike, and sorts tables. Without it the page has its
+// text and tables. Texts of data are set as text, or were escaped for Plotly when the page was written.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const filters = data.filters;
+const NARROW = 560; // pixels of a chart's width, below which it has fewer ticks
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const touch = matchMedia("(pointer: coarse)");
+const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
 const element = (name, properties = {}, ...children) => {
   const created = Object.assign(document.createElement(name), properties);
@@ -7,9 +15,122 @@ const element = (name, properties = {}, ...children) => {
   return created;
 };
 
-// ---- tables
+// ---- filters
 
-const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+const shown = filters ? new Uint8Array(filters.names.length).fill(1) : null;
+const isShown = (record) => shown === null || record === undefined || shown[record] === 1;
+const selects = []; // of the facets, with the facet
+let search = null;
+
+function matching(except) {
+  const terms = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const used = selects.filter(({ facet, select }) => facet !== except && select.value !== "");
+  return filters.names.map(
+    (name, record) =>
+      used.every(({ facet, select }) => facet.of[record] === Number(select.value)) &&
+      (terms.length === 0 || terms.every((term) => filters.lowered[record].includes(term))),
+  );
+}
+
+function bestOfShown() {
+  const facet = filters.facets.find((one) => one.key === filters.rankingFacet);
+  let best = null;
+  const compared = new Set();
+  filters.ranking.forEach((one, record) => {
+    if (!one || !shown[record]) return;
+    compared.add(facet ? facet.of[record] : 0);
+    if (best === null || one[0] < best[0]) best = one;
+  });
+  return compared.size === 1 ? best[1] : "";
+}
+
+function applyFilters() {
+  matching(null).forEach((fits, record) => { shown[record] = fits ? 1 : 0; });
+  for (const { facet, select } of selects) {
+    const present = new Set();
+    matching(facet).forEach((fits, record) => { if (fits) present.add(facet.of[record]); });
+    for (const option of select.options) option.hidden = option.disabled =
+      option.value !== "" && option.value !== select.value && !present.has(Number(option.value));
+  }
+  for (const row of document.querySelectorAll("tr[data-r]")) row.hidden = !isShown(Number(row.dataset.r));
+  for (const box of document.querySelectorAll(".table")) {
+    const rows = Array.from(box.querySelectorAll("tr[data-r]"));
+    const empty = rows.length > 0 && rows.every((row) => row.hidden);
+    box.classList.toggle("empty", empty);
+  }
+  const count = shown.reduce((sum, one) => sum + one, 0);
+  const output = document.querySelector("#filters output");
+  output.textContent = `${count.toLocaleString("en")} of ${shown.length.toLocaleString("en")}`;
+  document.querySelector("#filters .best").textContent = bestOfShown();
+  for (const chart of charts) chart.filter();
+  for (const section of document.querySelectorAll("section")) {
+    const figures = Array.from(section.querySelectorAll("figure.chart"));
+    if (figures.length) section.hidden = figures.every((one) => one.hidden);
+  }
+  for (const link of document.querySelectorAll("nav a")) {
+    link.parentElement.hidden = document.getElementById(link.hash.slice(1))?.hidden ?? false;
+  }
+}
+
+function writeState() {
+  const state = new URLSearchParams();
+  for (const { facet, select } of selects) {
+    if (select.value !== select.dataset.initial) state.set(facet.key, facet.values[Number(select.value)] ?? "");
+    if (select.value === "" && select.dataset.initial !== "") state.set(facet.key, "all");
+  }
+  if (search.value) state.set("search", search.value);
+  history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search);
+}
+
+function readState() {
+  if (!location.hash.includes("=")) return;
+  const state = new URLSearchParams(location.hash.slice(1));
+  for (const { facet, select } of selects) {
+    if (!state.has(facet.key)) continue;
+    const place = facet.values.indexOf(state.get(facet.key));
+    select.value = place < 0 ? "" : String(place);
+  }
+  search.value = state.get("search") ?? "";
+}
+
+function buildFilters() {
+  const box = document.getElementById("filters");
+  filters.lowered = filters.names.map((name) => name.toLowerCase());
+  const controls = element("div", { className: "controls" });
+  controls.setAttribute("role", "search");
+  controls.setAttribute("aria-label", "Filters of charts and tables");
+  for (const facet of filters.facets) {
+    if (facet.values.length < 2) continue;
+    const select = element("select", { name: facet.key }, element("option", { value: "", textContent: "all" }));
+    select.append(...facet.values.map((value, at) => element("option", { value: String(at), textContent: value })));
+    select.dataset.initial = select.value = facet.initial === null ? "" : String(facet.initial);
+    selects.push({ facet, select });
+    controls.append(element("label", {}, facet.name, select));
+  }
+  search = element("input", { type: "search", name: "search", autocomplete: "off", spellcheck: false });
+  controls.append(element("label", {}, filters.search, search));
+  const reset = element("button", { type: "button", textContent: "Reset" });
+  controls.append(reset);
+  const best = element("span", { className: "best" });
+  const status = element("p", { className: "status" }, element("output"), " ", best);
+  status.setAttribute("aria-live", "polite");
+  box.append(controls, status);
+  const changed = () => { applyFilters(); writeState(); };
+  controls.addEventListener("input", changed);
+  reset.addEventListener("click", () => {
+    for (const { select } of selects) select.value = select.dataset.initial;
+    search.value = "";
+    changed();
+  });
+  addEventListener("hashchange", () => {
+    if (!location.hash.includes("=")) return;
+    readState();
+    applyFilters();
+  });
+  readState();
+}
+
+// ---- tables
 
 function sortKey(cell, numeric) {
   const key = cell.dataset.key;
@@ -44,152 +165,272 @@ function makeSortable(table) {
   });
 }
 
-function makeSearchable(table) {
-  const rows = Array.from(table.tBodies[0].rows);
-  const texts = rows.map((row) => Array.from(row.cells, (cell) => cell.textContent).join("\n").toLowerCase());
-  const search = element("input", { type: "search", name: "search", autocomplete: "off" });
-  const count = element("output");
-  count.setAttribute("aria-live", "polite");
-  const controls = element("div", { className: "controls" }, element("label", {}, "Search", search));
-  const chosen = [];
-  Array.from(table.tHead.rows[0].cells).forEach((heading, column) => {
-    if (!("choices" in heading.dataset)) return;
-    const values = rows.map((row) => row.cells[column].textContent);
-    const select = element("select", { name: `column-${column}` }, element("option", { value: "", textContent: "all" }));
-    const distinct = Array.from(new Set(values)).sort(collator.compare);
-    select.append(...distinct.map((value, at) => element("option", { value: String(at), textContent: value })));
-    chosen.push({ values, select, distinct });
-    controls.append(element("label", {}, heading.textContent, select));
-  });
-  const reset = element("button", { type: "button", textContent: "Show all" });
-  controls.append(reset, count);
-
-  const apply = () => {
-    const terms = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let seen = 0;
-    rows.forEach((row, at) => {
-      const fits =
-        terms.every((term) => texts[at].includes(term)) &&
-        chosen.every(({ values, select, distinct }) => select.value === "" || values[at] === distinct[Number(select.value)]);
-      row.hidden = !fits;
-      seen += fits;
-    });
-    count.textContent = `${seen.toLocaleString("en")} of ${rows.length.toLocaleString("en")}`;
-    reset.disabled = seen === rows.length;
+function makeBrief(table) {
+  const button = element("button", { type: "button", className: `more ${table.dataset.hides}`, textContent: "All columns" });
+  const set = (brief) => {
+    table.classList.toggle("brief", brief);
+    button.setAttribute("aria-pressed", String(!brief));
   };
-  controls.addEventListener("input", apply);
-  reset.addEventListener("click", () => {
-    search.value = "";
-    for (const { select } of chosen) select.value = "";
-    apply();
-    search.focus();
-  });
-  search.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && search.value !== "") {
-      search.value = "";
-      apply();
-    }
-  });
-  apply();
-  table.closest(".box").before(controls);
+  button.addEventListener("click", () => set(!table.classList.contains("brief")));
+  set(true);
+  table.closest(".box").before(button);
 }
 
 for (const table of document.querySelectorAll("table")) {
-  if ("searchable" in table.dataset) makeSearchable(table);
   makeSortable(table);
+  if ("hides" in table.dataset) makeBrief(table);
 }
 
 // ---- charts
 
-const tip = document.getElementById("tip");
-const MAX_DISTANCE = 24; // pixels between the pointer and the point whose tooltip is shown
-let active = null;
+const charts = [];
+let printing = false;
 
-function hideTip() {
-  active?.classList.remove("active");
-  active = null;
-  tip.hidden = true;
+function resolveColour(reference) {
+  const [name, opacity] = reference.slice(1).split("/");
+  const value = data.colours[name][dark.matches && !printing ? 1 : 0];
+  if (opacity === "1") return value;
+  const parts = [1, 3, 5].map((at) => parseInt(value.slice(at, at + 2), 16));
+  return `rgba(${parts.join(",")},${opacity})`;
 }
 
-function showTip(point) {
-  if (point === active) return;
-  hideTip();
-  active = point;
-  point.classList.add("active");
-  tip.textContent = point.getAttribute("aria-label");
-  tip.hidden = false;
-  const at = point.getBoundingClientRect();
-  const left = Math.min(Math.max(8, at.left + at.width / 2 + 12), innerWidth - tip.offsetWidth - 8);
-  const below = at.bottom + 10 + tip.offsetHeight < innerHeight || at.top < tip.offsetHeight + 10;
-  tip.style.left = `${left + scrollX}px`;
-  tip.style.top = `${(below ? at.bottom + 10 : at.top - tip.offsetHeight - 10) + scrollY}px`;
+function resolveColours(value) {
+  if (typeof value === "string") return value.startsWith("@") ? resolveColour(value) : value;
+  if (Array.isArray(value)) return typeof value[0] === "object" ? value.map(resolveColours) : value;
+  if (value === null || typeof value !== "object") return value;
+  const texts = ["text", "hovertext", "hovertemplate", "ticktext", "title"]; // not colours, whatever they begin with
+  return Object.fromEntries(
+    Object.entries(value).map(([key, one]) => [key, texts.includes(key) && typeof one !== "object" ? one : resolveColours(one)]),
+  );
 }
 
-function nearest(points, x, y) {
-  let best = null;
-  let shortest = MAX_DISTANCE * MAX_DISTANCE;
-  for (const point of points) {
-    const at = point.getBoundingClientRect();
-    const dx = Math.max(at.left - x, 0, x - at.right);
-    const dy = Math.max(at.top - y, 0, y - at.bottom);
-    // The horizontal distance from the centre, at a small weight, decides between overlapping points.
-    const middle = (at.left + at.right) / 2 - x;
-    const distance = dx * dx + dy * dy + 1e-4 * middle * middle;
-    if (distance < shortest) [best, shortest] = [point, distance];
+const SYMBOLS = {
+  circle: "M4,0A4,4 0 1 1 -4,0A4,4 0 1 1 4,0Z", square: "M-4,-4H4V4H-4Z", diamond: "M0,-5L5,0L0,5L-5,0Z",
+  "triangle-up": "M0,-5L5,4H-5Z", "triangle-down": "M0,5L5,-4H-5Z",
+  "triangle-left": "M-5,0L4,5V-5Z", "triangle-right": "M5,0L-4,5V-5Z",
+  cross: "M-5,-1.7H-1.7V-5H1.7V-1.7H5V1.7H1.7V5H-1.7V1.7H-5Z",
+  x: "M-4.7,-2.4L-2.4,-4.7L0,-2.4L2.4,-4.7L4.7,-2.4L2.4,0L4.7,2.4L2.4,4.7L0,2.4L-2.4,4.7L-4.7,2.4L-2.4,0Z",
+  pentagon: "M0,-5L4.8,-1.5L2.9,4H-2.9L-4.8,-1.5Z", hexagon: "M4.3,-2.5V2.5L0,5L-4.3,2.5V-2.5L0,-5Z",
+  star: "M0,-6L1.4,-1.9H5.7L2.2,0.7L3.5,4.9L0,2.3L-3.5,4.9L-2.2,0.7L-5.7,-1.9H-1.4Z",
+};
+const DASHES = { dash: "4 3", dot: "2 2" };
+
+function swatch(trace) {
+  const make = (name, attributes) => {
+    const created = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) created.setAttribute(key, value);
+    return created;
+  };
+  const svg = make("svg", { viewBox: "-14 -7 28 14", width: 28, height: 14, "aria-hidden": "true" });
+  const marker = trace.marker ?? {};
+  const colour = resolveColours(marker.color ?? trace.line?.color);
+  if (trace.type === "bar") {
+    svg.append(make("path", { d: "M-8,-5H8V5H-8Z", fill: colour }));
+    return svg;
   }
-  return best;
+  if (trace.mode.includes("lines")) {
+    svg.append(make("path", { d: "M-14,0H14", stroke: colour, "stroke-width": 2, "stroke-dasharray": DASHES[trace.line?.dash] ?? "none" }));
+  }
+  if (trace.mode.includes("markers")) {
+    const symbol = marker.symbol ?? "circle";
+    const open = symbol.endsWith("-open");
+    svg.append(make("path", { d: SYMBOLS[symbol.replace("-open", "")], fill: open ? "none" : colour, stroke: colour }));
+  }
+  return svg;
 }
 
-function addTooltips(svg) {
-  const points = Array.from(svg.querySelectorAll("[data-group]"));
-  if (!points.length) return;
-  // The narrow chart comes after the wide one, and has the same points without texts.
-  const wide = svg.closest("figure").querySelectorAll(".wide [data-group]");
-  points.forEach((point, at) => {
-    const title = point.querySelector("title");
-    point.setAttribute("aria-label", title?.textContent ?? wide[at]?.getAttribute("aria-label") ?? "");
-    point.setAttribute("role", "img");
-    point.setAttribute("tabindex", at ? "-1" : "0");
-    title?.remove(); // else the browser shows its own tooltip too
-  });
-  const groups = points.map((point) => Number(point.dataset.group));
+class Chart {
+  constructor(id, spec) {
+    this.figure = document.getElementById(id);
+    this.plot = this.figure.querySelector(".plot");
+    this.spec = spec;
+    this.off = new Set(); // names in the legend that were switched off
+    this.near = false; // whether the figure is near the window
+    this.stale = true;
+    this.revision = 0;
+    this.legend = element("div", { className: "legend" });
+    this.legend.setAttribute("role", "group");
+    this.legend.setAttribute("aria-label", "Series: press to hide or show; with Shift, to show one alone");
+    this.plot.after(this.legend);
+    this.filter();
+  }
 
-  // A roving tabindex: the chart is one tab stop, and arrow keys move between points and between groups.
-  const moved = (from, key) => {
-    const group = groups[from];
-    if (key === "ArrowRight") return Math.min(from + 1, points.length - 1);
-    if (key === "ArrowLeft") return Math.max(from - 1, 0);
-    if (key === "ArrowDown") return groups.findIndex((other) => other > group);
-    if (key === "ArrowUp") return groups.indexOf(Math.max(...groups.filter((other) => other < group)));
-    if (key === "Home") return 0;
-    if (key === "End") return points.length - 1;
-    return -1;
-  };
-  svg.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey) return;
-    const from = points.indexOf(document.activeElement);
-    const to = from < 0 ? -1 : moved(from, event.key);
-    if (to < 0) return;
-    event.preventDefault();
-    points[from].setAttribute("tabindex", "-1");
-    points[to].setAttribute("tabindex", "0");
-    points[to].focus();
-  });
-  svg.addEventListener("focusin", (event) => {
-    if (!points.includes(event.target)) return;
-    if (event.target.matches(":focus-visible")) svg.scrollIntoView({ block: "nearest", behavior: "instant" });
-    showTip(event.target);
-  });
-  svg.addEventListener("focusout", hideTip);
-  const showNearest = (event) => {
-    const point = nearest(points, event.clientX, event.clientY);
-    if (point) showTip(point);
-    else hideTip();
-  };
-  svg.addEventListener("pointermove", showNearest);
-  svg.addEventListener("pointerdown", showNearest);
-  svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hideTip());
+  filter() {
+    this.selected = this.spec.kind === "bars" ? this.selectBars() : this.selectPoints();
+    this.figure.hidden = this.selected.length === 0;
+    this.revision += 1;
+    this.update();
+  }
+
+  selectPoints() {
+    let found = [];
+    for (const trace of this.spec.traces) {
+      if (!isShown(trace.record)) continue;
+      if (!trace.records) {
+        found.push(trace);
+        continue;
+      }
+      const kept = trace.records.map((_, at) => at).filter((at) => isShown(trace.records[at]));
+      if (!kept.length) continue;
+      const pick = (values) => kept.map((at) => values[at]);
+      const points = { ...trace, x: pick(trace.x), y: pick(trace.y), records: pick(trace.records) };
+      if (filters) points.hovertext = points.records.map((record) => filters.tooltips[record]);
+      if (trace.frontier) found.push(...this.frontier(points));
+      found.push(points);
+    }
+    if (this.spec.most !== null) {
+      const names = Array.from(new Set(found.map((one) => one.series))).slice(0, this.spec.most);
+      found = found.filter((one) => names.includes(one.series));
+    }
+    return found;
+  }
+
+  frontier(points) {
+    const best = new Map();
+    points.x.forEach((x, at) => { if (!best.has(x) || points.y[at] < best.get(x)) best.set(x, points.y[at]); });
+    if (best.size < 2) return [];
+    const x = Array.from(best.keys()).sort((a, b) => a - b);
+    const { series, line } = points;
+    return [{ type: "scatter", mode: "lines", x, y: x.map((at) => best.get(at)), line, series, hoverinfo: "skip" }];
+  }
+
+  selectBars() {
+    const groups = new Set();
+    let kept = [];
+    this.spec.labels.forEach((_, at) => {
+      if (this.spec.records.length && !isShown(this.spec.records[at])) return;
+      if (this.spec.groups.length && groups.has(this.spec.groups[at])) return;
+      groups.add(this.spec.groups[at]);
+      kept.push(at);
+    });
+    kept = kept.slice(0, this.spec.most ?? kept.length);
+    this.labels = kept.map((at) => this.spec.labels[at]);
+    if (!kept.length) return [];
+    return this.spec.traces.map((trace) => {
+      const pick = (values) => (Array.isArray(values) ? kept.map((at) => values[at]) : values);
+      const bars = { ...trace, y: kept.map((_, place) => place), x: pick(trace.x) };
+      if (trace.text) bars.text = pick(trace.text);
+      if (trace.hovertext) bars.hovertext = pick(trace.hovertext);
+      else if (filters) bars.hovertext = kept.map((at) => filters.tooltips[this.spec.records[at]]);
+      return bars;
+    });
+  }
+
+  update() {
+    this.stale = true;
+    if (this.near || printing) this.draw();
+  }
+
+  draw() {
+    if (this.figure.hidden || !this.figure.checkVisibility()) return;
+    this.stale = false;
+    const width = printing ? Math.min(this.plot.clientWidth, PRINT_WIDTH) : this.plot.clientWidth;
+    const narrow = width < NARROW;
+    const traces = this.selected.map((trace, at) => {
+      const { series, records, record, frontier, ...drawn } = trace;
+      return { ...resolveColours(drawn), showlegend: false, visible: !this.off.has(series), uid: `${at}` };
+    });
+    const layout = this.layout(width, narrow);
+    this.plot.style.minHeight = `${layout.height}px`;
+    Plotly.react(this.plot, traces, layout, {
+      displaylogo: false,
+      plotlyServerURL: "",
+      displayModeBar: touch.matches ? true : "hover",
+      showSendToCloud: false, // the page sends nothing
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      doubleClick: "reset+autosize",
+      toImageButtonOptions: { format: "svg", filename: this.figure.querySelector("h3").textContent.slice(0, 80) },
+    });
+    this.drawLegend();
+  }
+
+  layout(width, narrow) {
+    const colour = (name) => resolveColour(`@${name}/1`);
+    const bars = this.spec.kind === "bars";
+    const axis = (own) => ({
+      gridcolor: colour("rule"), zerolinecolor: colour("rule"), linecolor: colour("quiet"), showline: true,
+      tickcolor: colour("quiet"), ticks: "outside", automargin: true, fixedrange: false, ...own,
+      title: { text: own.title ?? "", standoff: 8 },
+    });
+    const x = axis(this.spec.x);
+    const y = axis(this.spec.y);
+    if (narrow && x.tickvals) x.tickvals = x.tickvals.filter((_, at) => at % 2 === 1);
+    if (narrow) x.nticks = 5;
+    if (bars) {
+      const longest = narrow ? 22 : 42;
+      const cut = (label) => {
+        const letters = label.match(/&\w+;|./gsu) ?? [];
+        return letters.length > longest ? `${letters.slice(0, longest - 1).join("")}…` : label;
+      };
+      Object.assign(y, {
+        tickvals: this.labels.map((_, place) => place), ticktext: this.labels.map(cut),
+        range: [this.labels.length - 0.4, -0.6], showgrid: false, ticks: "", fixedrange: true, zeroline: false,
+      });
+    }
+    return {
+      width, height: bars ? 76 + 26 * this.labels.length : narrow ? Math.min(this.spec.height, 340) : this.spec.height,
+      autosize: false, margin: { l: 52, r: 14, t: 26, b: 44 }, barmode: "stack", bargap: 0.25,
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: "system-ui, sans-serif", size: narrow ? 11 : 12, color: colour("ink") },
+      xaxis: x, yaxis: y, shapes: resolveColours(this.spec.shapes), showlegend: false,
+      hovermode: "closest", dragmode: touch.matches ? false : "zoom", uirevision: this.revision,
+      hoverlabel: { align: "left", bgcolor: colour("panel"), bordercolor: colour("quiet"), font: { color: colour("ink"), size: 12 } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("quiet"), activecolor: colour("accent") },
+    };
+  }
+
+  drawLegend() {
+    const named = new Map();
+    for (const trace of this.selected) {
+      if (!trace.series) continue;
+      const first = named.get(trace.series);
+      if (!first || (first.fill && !trace.fill) || (!first.marker && trace.marker)) named.set(trace.series, trace);
+    }
+    this.legend.hidden = named.size < 2;
+    const focused = this.legend.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+    this.legend.replaceChildren(
+      ...Array.from(named, ([name, trace]) => {
+        const button = element("button", { type: "button" }, swatch(trace), element("span", { textContent: name }));
+        button.dataset.name = name;
+        button.setAttribute("aria-pressed", String(!this.off.has(name)));
+        button.addEventListener("click", (event) => this.toggle(name, Array.from(named.keys()), event.shiftKey));
+        return button;
+      }),
+    );
+    if (focused !== null) this.legend.querySelector(`[data-name="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  toggle(name, all, alone) {
+    if (alone) this.off = new Set(all.every((one) => this.off.has(one) !== (one === name)) ? [] : all.filter((one) => one !== name));
+    else if (!this.off.delete(name)) this.off.add(name);
+    this.update();
+  }
 }
 
-for (const svg of document.querySelectorAll(".chart svg")) addTooltips(svg);
-addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
+const PRINT_WIDTH = 960; // pixels that fit a landscape page
+const observer = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const chart = charts.find((one) => one.figure === target);
+      chart.near = isIntersecting;
+      if (isIntersecting && chart.stale) chart.draw();
+    }
+  },
+  { rootMargin: "400px" },
+);
+for (const [id, spec] of Object.entries(data.charts)) charts.push(new Chart(id, spec));
+if (filters) {
+  buildFilters();
+  applyFilters();
+}
+for (const chart of charts) observer.observe(chart.figure);
+
+const redraw = () => { for (const chart of charts) chart.update(); };
+let scheduled = 0;
+addEventListener("resize", () => {
+  cancelAnimationFrame(scheduled);
+  scheduled = requestAnimationFrame(redraw);
+});
+dark.addEventListener("change", redraw);
+addEventListener("beforeprint", () => { printing = true; redraw(); });
+addEventListener("afterprint", () => { printing = false; redraw(); });

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MISSING = "–"
+ESSENTIAL, USUAL, DETAIL = 0, 1, 2  # priorities of columns
+PHONE = "screen and (max-width: 42rem)"  # as in style.css
 
 
 class Cell(NamedTuple):
@@ -26,9 +28,10 @@ class Column:
     title: str
     format: Callable[[float], str] | None = None  # of a number; None: a column of texts
     help: str = ""  # description, shown below the table
-    choices: bool = False  # whether rows can be filtered by a value of the column
     missing: str = MISSING
     long: bool = False  # whether it has sentences, which need width
+    # Where there is no room for all columns: ESSENTIAL ones are shown on a phone too, DETAILS only on request.
+    priority: int = USUAL
 
     @property
     def numeric(self) -> bool:
@@ -56,19 +59,19 @@ class Column:
         return None if key and self.numeric and key == self.text(value).replace(",", "") else key
 
 
-def text(title: str, help: str = "", choices: bool = False, missing: str = MISSING, long: bool = False) -> Column:
+def text(title: str, help: str = "", missing: str = MISSING, long: bool = False, priority: int = USUAL) -> Column:
     """Return a column of texts."""
-    return Column(title, None, help, choices, missing, long)
+    return Column(title, None, help, missing, long, priority)
 
 
-def number(title: str, digits: int = 0, help: str = "", missing: str = MISSING) -> Column:
+def number(title: str, digits: int = 0, help: str = "", missing: str = MISSING, priority: int = USUAL) -> Column:
     """Return a column of numbers with thousands separators; the unit belongs in the title."""
-    return Column(title, lambda value: f"{value:,.{digits}f}", help, missing=missing)
+    return Column(title, lambda value: f"{value:,.{digits}f}", help, missing=missing, priority=priority)
 
 
-def share(title: str, digits: int = 1, help: str = "", missing: str = MISSING) -> Column:
+def share(title: str, digits: int = 1, help: str = "", missing: str = MISSING, priority: int = USUAL) -> Column:
     """Return a column of shares from 0 to 1, shown in percent."""
-    return Column(title, lambda value: f"{100 * value:.{digits}f} %", help, missing=missing)
+    return Column(title, lambda value: f"{100 * value:.{digits}f} %", help, missing=missing, priority=priority)
 
 
 @dataclass(frozen=True)
@@ -81,4 +84,26 @@ class Table:
     rows: Sequence[Sequence[Value]]
     caption: str = ""
     marked: Collection[int] = ()  # indices of highlighted rows
-    searchable: bool = True  # whether it has a search field
+    records: Sequence[int] = ()  # of each row, the index of its record in the page's filters; without, all are shown
+
+    @property
+    def hides(self) -> str:
+        """Where columns are hidden at first: `details`, on every screen; `phone`, only on a phone; "", nowhere."""
+        priorities = {column.priority for column in self.columns[1:]}
+        return "details" if DETAIL in priorities else "phone" if USUAL in priorities else ""
+
+    def style_rules(self, identity: str) -> list[str]:
+        """Return CSS of the columns of the table in the element of this id, so that cells need no classes."""
+        rules = []
+        for place, column in enumerate(self.columns, 1):
+            cells = f"tr>:nth-child({place})"
+            if column.numeric and place > 1:
+                rules.append(f"#{identity} {cells}{{text-align:right;font-variant-numeric:tabular-nums}}")
+                rules.append(f"#{identity} td:nth-child({place}){{white-space:nowrap}}")
+            elif column.long:
+                rules.append(f"#{identity} td:nth-child({place}){{min-width:20rem;max-width:none}}")
+            if place > 1 and column.priority == DETAIL:
+                rules.append(f"@media screen{{#{identity} .brief {cells}{{display:none}}}}")
+            elif place > 1 and column.priority == USUAL:
+                rules.append(f"@media {PHONE}{{#{identity} .brief {cells}{{display:none}}}}")
+        return rules

@@ -1,34 +1,24 @@
 """Charts of a report: curves over samples with a line per run, and the time of a step by phase with a bar per run."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from podium.core.text import for_html
-from podium.html.chart import BASE, SERIES, Canvas, Chart, series_style
+from podium.html.plotly import Chart, Trace, band, chart_text, colour, series_colour, series_style, target_lines
 from podium.html.table import Column, Table, number, text
 from podium.report.metrics import Curve, Numbers, Statistics, extremes
 from podium.report.run import ReportedRun
 
 MAX_POINTS = 1200  # of a chart, divided by its runs, within these limits for one run:
 MIN_POINTS_PER_RUN, MAX_POINTS_PER_RUN = 24, 160
-MAX_MARKERS = 240
-MIN_MARKERS_PER_RUN, MAX_MARKERS_PER_RUN = 8, 40
 # Evaluations of a run that are drawn; of more, those with the least and greatest values.
 MAX_EVALUATIONS_PER_RUN = 120
 MAX_BANDS = 3  # runs with a band of extremes each; more runs share one band
-LEGEND_COLUMNS = 5
+MAX_SUMMARISED = 8  # runs in the text alternative of a chart
 LOG_SCALE_RATIO = 100.0  # of the greatest to the least positive value, above which an axis is logarithmic
-
-Format = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -39,6 +29,7 @@ class LabelledRun:
     label: str
     number: int  # of its series style
     group: str  # the legend's label of all runs in that style
+    record: int = 0  # index among the runs of the page
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,7 @@ class StepQuantity:
     title: str
     axis: str
     caption: str
-    format: Format
+    format: str  # of its values, in the syntax of d3-format
     factor: float = 1.0  # multiplies values for display
     allow_log_scale: bool = False
 
@@ -74,10 +65,31 @@ def step_chart(quantity: StepQuantity, runs: Sequence[LabelledRun]) -> Chart | N
         else " Every step is a point."
     )
 
-    def draw(canvas: Canvas) -> None:
-        _draw_steps(canvas, quantity, downsampled, bins)
+    return Chart(
+        quantity.title,
+        caption + resolution,
+        _summary([(one.label, float(quantity.factor * curve.mean[-1])) for one, curve in known], quantity.axis),
+        _step_traces(quantity, downsampled, bins),
+        SAMPLES_AXIS,
+        {"title": quantity.axis, **_value_axis(quantity, [curve for _, curve in known])},
+    )
 
-    return Chart(quantity.title, caption + resolution, draw, **_chart_heights([one for one, _ in known]))
+
+SAMPLES_AXIS = {"title": "samples trained on", "tickformat": "~s"}
+
+
+def _value_axis(quantity: StepQuantity, curves: Sequence[Curve]) -> dict[str, str]:
+    least, greatest = min(curve.least for curve in curves), max(curve.greatest for curve in curves)
+    if quantity.allow_log_scale and least > 0 and greatest / least > LOG_SCALE_RATIO:
+        return {"type": "log", "tickformat": ",.12~g", "dtick": "D2"}
+    return {"exponentformat": "power"}
+
+
+def _summary(last: Sequence[tuple[str, float]], what: str) -> str:
+    """Return the last values of some runs as the text alternative of their curves."""
+    named = "; ".join(f"{name}: {value:.4g}" for name, value in last[:MAX_SUMMARISED])
+    more = f"; and {len(last) - MAX_SUMMARISED} more runs" if len(last) > MAX_SUMMARISED else ""
+    return f"Last {what}: {named}{more}."
 
 
 def _same_schedule(runs: Sequence[ReportedRun]) -> bool:
@@ -115,41 +127,25 @@ def envelope(curves: Sequence[Curve], bins: int) -> tuple[Numbers, Numbers, Numb
     return middle[known], least[known], greatest[known]
 
 
-def _draw_steps(canvas: Canvas, quantity: StepQuantity, runs: Sequence[tuple[LabelledRun, Curve]], bins: int) -> None:
-    axes, handles = canvas.axes, list[Artist]()
-    least = quantity.factor * min(curve.least for _, curve in runs)
-    greatest = quantity.factor * max(curve.greatest for _, curve in runs)
-    if quantity.allow_log_scale and least > 0 and greatest / least > LOG_SCALE_RATIO:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    markers = min(max(MIN_MARKERS_PER_RUN, MAX_MARKERS // len(runs)), MAX_MARKERS_PER_RUN)
+def _step_traces(quantity: StepQuantity, runs: Sequence[tuple[LabelledRun, Curve]], bins: int) -> list[Trace]:
+    traces = []
     if len(runs) > MAX_BANDS and any(not curve.is_exact for _, curve in runs):
         at, low, high = envelope([curve for _, curve in runs], bins)
-        axes.fill_between(
-            at, quantity.factor * low, quantity.factor * high, color=BASE["quiet"].light, alpha=0.16, linewidth=0
-        )
+        traces.append(band(at.tolist(), (quantity.factor * low).tolist(), (quantity.factor * high).tolist(), "quiet"))
     for one, curve in runs:
-        style, mean = series_style(one.number), quantity.factor * curve.mean
-        if len(runs) <= MAX_BANDS and not curve.is_exact:
-            band = quantity.factor * curve.low, quantity.factor * curve.high
-            axes.fill_between(curve.at, *band, color=style["color"], alpha=0.16, linewidth=0)
-        axes.plot(curve.at, mean, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
-        marked = np.unique(np.linspace(0, len(curve.at) - 1, min(markers, len(curve.at))).round().astype(int))
-        (line,) = axes.plot(curve.at[marked], mean[marked], **{**style, "linestyle": "none"}, markersize=3.6)
-        canvas.add_tooltips(line, [_step_text(one, quantity, curve, int(place)) for place in marked])
-        handles.append(Line2D([], [], markersize=3.6, **style))
-    axes.set_ylabel(quantity.axis)
-    _label_samples_axis(canvas, [one for one, _ in runs], handles)
-
-
-def _step_text(one: LabelledRun, quantity: StepQuantity, curve: Curve, place: int) -> str:
-    low, mean, high = (quantity.format(float(values[place])) for values in (curve.low, curve.mean, curve.high))
-    count = int(curve.size[place])
-    value = (
-        f"{quantity.axis} {mean}" if count == 1 else f"{quantity.axis} {mean}, mean of {count:,} steps\n{low} to {high}"
-    )
-    return f"{one.label}, {curve.at[place]:,.0f} samples\n{value}"
+        low, mean, high = (quantity.factor * values for values in (curve.low, curve.mean, curve.high))
+        text = f"{quantity.axis} %{{y:{quantity.format}}}"
+        if not curve.is_exact:
+            text += f", mean of %{{customdata[2]:,d}} steps<br>%{{customdata[0]:{quantity.format}}} to "
+            text += f"%{{customdata[1]:{quantity.format}}}"
+            if len(runs) <= MAX_BANDS:
+                sides = (curve.at.tolist(), low.tolist(), high.tolist())
+                traces.append(band(*sides, series_colour(one.number), series=one.group, record=one.record))
+        trace = _line(one, curve.at.tolist(), mean.tolist(), text)
+        if not curve.is_exact:
+            trace["customdata"] = np.stack([low, high, curve.size], axis=1).tolist()
+        traces.append(trace)
+    return traces
 
 
 def accuracy_chart(runs: Sequence[LabelledRun], over_runs: Sequence[tuple[float, Statistics]]) -> Chart | None:
@@ -165,36 +161,42 @@ def accuracy_chart(runs: Sequence[LabelledRun], over_runs: Sequence[tuple[float,
     if several:
         caption += " Dotted: the mean with a band of one standard deviation, where all runs were evaluated."
 
-    def draw(canvas: Canvas) -> None:
-        axes, handles = canvas.axes, list[Artist]()
-        for one in known:
-            points = extremes(
-                [(point.samples, point.accuracy) for point in one.run.metrics.evaluations], MAX_EVALUATIONS_PER_RUN
-            )
-            handles.append(_line(canvas, one, points, lambda at, value: f"{at:,.0f} samples\naccuracy {value:.4f}"))
-        if several:
-            _draw_mean(canvas, several)
-        for target in targets:
-            axes.axhline(target, color=BASE["quiet"].light, linestyle="--", linewidth=1)
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel("masked-LM accuracy")
-        _label_samples_axis(canvas, known, handles)
-
-    return Chart("Masked-LM accuracy", caption, draw, **_chart_heights(known))
-
-
-def _draw_mean(canvas: Canvas, several: Sequence[tuple[float, Statistics]]) -> None:
-    ink = BASE["ink"].light
-    places = [samples for samples, _ in several]
-    means = np.array([over.mean for _, over in several])
-    sds = np.array([over.sd or 0.0 for _, over in several])
-    canvas.axes.fill_between(places, means - sds, means + sds, color=ink, alpha=0.1, linewidth=0)
-    (line,) = canvas.axes.plot(places, means, color=ink, linestyle=":", linewidth=1.6, marker="_", markersize=9)
-    texts = (f"{samples:,.0f} samples\naccuracy {over.mean:.4f}, sd {over.sd:.4f}" for samples, over in several)
-    canvas.add_tooltips(
-        line, [f"mean of {over.n} runs, {text}" for text, (_, over) in zip(texts, several, strict=True)]
+    traces = []
+    for one in known:
+        points = extremes(
+            [(point.samples, point.accuracy) for point in one.run.metrics.evaluations], MAX_EVALUATIONS_PER_RUN
+        )
+        traces.append(_line(one, *_columns(points), "accuracy %{y:.4f}"))
+    if several:
+        traces += _mean_traces(several)
+    return Chart(
+        "Masked-LM accuracy",
+        caption,
+        _summary([(one.label, one.run.metrics.evaluations[-1].accuracy) for one in known], "accuracy"),
+        traces,
+        {**SAMPLES_AXIS, "rangemode": "tozero"},
+        {"title": "masked-LM accuracy", "rangemode": "tozero"},
+        target_lines(targets),
+        wide=True,
     )
+
+
+def _mean_traces(several: Sequence[tuple[float, Statistics]]) -> list[Trace]:
+    places = [samples for samples, _ in several]
+    means, sds = [over.mean for _, over in several], [over.sd or 0.0 for _, over in several]
+    name = f"mean of {several[0][1].n} runs"
+    low, high = ([mean + sign * sd for mean, sd in zip(means, sds, strict=True)] for sign in (-1, 1))
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "series": name,
+        "x": places,
+        "y": means,
+        "customdata": sds,
+        "line": {"color": colour("ink"), "dash": "dot", "width": 2},
+        "hovertemplate": f"{name}, %{{x:,.0f}} samples<br>accuracy %{{y:.4f}}, sd %{{customdata:.4f}}<extra></extra>",
+    }
+    return [band(places, low, high, "ink", series=name), line]
 
 
 def balance_chart(runs: Sequence[LabelledRun]) -> Chart | None:
@@ -203,23 +205,20 @@ def balance_chart(runs: Sequence[LabelledRun]) -> Chart | None:
     known = [(one, one.run.metrics.balance.quantiles(shares)) for one in runs if one.run.metrics.balance.total]
     if not known or all(math.isclose(quantiles[-1], 1.0, abs_tol=1e-6) for _, quantiles in known):
         return None
-
-    def draw(canvas: Canvas) -> None:
-        handles = []
-        for one, quantiles in known:
-            points = [(value, 100 * share) for value, share in zip(quantiles, shares, strict=True)]
-            handles.append(
-                _line(canvas, one, points, lambda at, percent: f"{percent:.0f}% of steps\nmax/mean at most {at:.4f}")
-            )
-        canvas.axes.set_xlabel("busiest rank's tokens / mean rank's")
-        canvas.axes.set_ylabel("% of steps with at most that ratio")
-        _add_legend(canvas, [one for one, _ in known], handles)
-
+    text = "%{y:.0f}% of steps<br>max/mean at most %{x:.4f}"
+    traces = [_line(one, quantiles, [100 * share for share in shares], text, samples=False) for one, quantiles in known]
     caption = (
         "Balance of tokens over ranks: for each share of the steps, the largest ratio of the busiest rank's tokens to "
         "the mean rank's. 1 is even; all ranks wait for the busiest one."
     )
-    return Chart("Distribution of the balance", caption, draw, **_chart_heights([one for one, _ in known]))
+    return Chart(
+        "Distribution of the balance",
+        caption,
+        _summary([(one.label, quantiles[-1]) for one, quantiles in known], "and greatest ratio"),
+        traces,
+        {"title": "busiest rank's tokens / mean rank's"},
+        {"title": "% of steps with at most that ratio", "range": [0, 103]},
+    )
 
 
 def rates_chart(runs: Sequence[LabelledRun]) -> Chart | None:
@@ -227,68 +226,43 @@ def rates_chart(runs: Sequence[LabelledRun]) -> Chart | None:
     known = [one for one in runs if one.run.rates]
     if not known:
         return None
-
-    def draw(canvas: Canvas) -> None:
-        handles = []
-        for one in known:
-            points = extremes(
-                [(rate.samples, rate.sequences_per_second) for rate in one.run.rates], MAX_EVALUATIONS_PER_RUN
-            )
-            handles.append(_line(canvas, one, points, lambda at, rate: f"{at:,.0f} samples\n{rate:,.1f} sequences/s"))
-        canvas.axes.set_ylim(bottom=0)
-        canvas.axes.set_ylabel("sequences/s")
-        _label_samples_axis(canvas, known, handles)
-
-    caption = "Sequences/s in training between an evaluation and the one before, by the times in the run's result log."
-    return Chart("Throughput over the run", caption, draw, **_chart_heights(known))
-
-
-def _line(
-    canvas: Canvas, one: LabelledRun, points: Sequence[tuple[float, float]], text: Callable[[float, float], str]
-) -> Artist:
-    """Draw a run's line through points, each with a tooltip of the run's label and `text(x, y)`."""
-    (line,) = canvas.axes.plot(*zip(*points, strict=True), **series_style(one.number))
-    canvas.add_tooltips(line, [f"{one.label}, {text(at, value)}" for at, value in points])
-    return line
+    traces = []
+    for one in known:
+        points = extremes(
+            [(rate.samples, rate.sequences_per_second) for rate in one.run.rates], MAX_EVALUATIONS_PER_RUN
+        )
+        traces.append(_line(one, *_columns(points), "%{y:,.1f} sequences/s"))
+    return Chart(
+        "Throughput over the run",
+        "Sequences/s in training between an evaluation and the one before, by the times in the run's result log.",
+        _summary([(one.label, one.run.rates[-1].sequences_per_second) for one in known], "sequences/s"),
+        traces,
+        SAMPLES_AXIS,
+        {"title": "sequences/s", "rangemode": "tozero"},
+    )
 
 
-def _chart_heights(runs: Sequence[LabelledRun]) -> dict[str, float]:
-    """Heights of a chart in inches, such that a legend of these runs does not shrink the axes."""
-    named = len({one.group for one in runs}) if len(runs) > 1 else 0
-    return {"height": 3.6 + 0.18 * -(-named // LEGEND_COLUMNS), "narrow_height": 3.2 + 0.18 * -(-named // 2)}
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [at for at, _ in points], [value for _, value in points]
 
 
-def _label_samples_axis(canvas: Canvas, runs: Sequence[LabelledRun], handles: Sequence[Artist]) -> None:
-    axes = canvas.axes
-    axes.set_xlabel("samples trained on")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_samples(value)))
-    if canvas.narrow:
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-    _add_legend(canvas, runs, handles)
+def _line(one: LabelledRun, x: Sequence[float], y: Sequence[float], text: str, samples: bool = True) -> Trace:
+    """Return a run's line; the tooltip of a point has the run's label and `text`, in Plotly's syntax."""
+    where = ", %{x:,.0f} samples<br>" if samples else ", "
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "series": one.group,
+        "record": one.record,
+        "x": list(x),
+        "y": list(y),
+        "text": chart_text(one.label),
+        "hovertemplate": f"%{{text}}{where}{text}<extra></extra>",
+        **series_style(one.number, 4, 1.4),
+    }
 
 
-def _add_legend(canvas: Canvas, runs: Sequence[LabelledRun], handles: Sequence[Artist]) -> None:
-    for axis in (canvas.axes.xaxis, canvas.axes.yaxis):
-        formatter = axis.get_major_formatter()
-        if hasattr(formatter, "set_useOffset"):
-            formatter.set_useOffset(False)  # else matplotlib may subtract a constant such as 1 from all tick labels
-    named = {one.group: handle for one, handle in zip(reversed(runs), reversed(handles), strict=True)}
-    if len(runs) > 1:
-        canvas.legend(list(named.values())[::-1], list(named)[::-1], columns=LEGEND_COLUMNS)
-
-
-def format_samples(value: float) -> str:
-    """Format a number of samples for an axis: 500, 20k, 1.5M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
-
-
-BAR_INCHES = 0.34
-MIN_LABELLED_SHARE = 0.09  # of the longest bar: lower bound on the width of a part with a label
-# Box behind a label in a bar: no text colour has enough contrast to all parts, in light and in dark mode.
-LABEL_BOX = {"boxstyle": "round,pad=0.2", "facecolor": BASE["ground"].light, "edgecolor": "none"}
+MIN_LABELLED_SHARE = 0.05  # of a bar's part with a label
 
 
 def phase_names(runs: Sequence[LabelledRun]) -> list[str]:
@@ -306,41 +280,47 @@ def phases_chart(runs: Sequence[LabelledRun]) -> Chart | None:
     known = [one for one in runs if sum(one.run.phases_ms.values()) > 0]
     if not known:
         return None
-    phases = phase_names(known)
-
-    def draw(canvas: Canvas) -> None:
-        axes, handles = canvas.axes, list[Artist]()
-        left, longest = [0.0] * len(known), max(sum(one.run.phases_ms.values()) for one in known)
-        for place, phase in enumerate(phases):
-            widths = [one.run.phases_ms.get(phase, 0.0) for one in known]
-            style: dict[str, Any] = {
-                "facecolor": SERIES[place % len(SERIES)].light,
-                "edgecolor": BASE["ground"].light,
-                "linewidth": 0.8,
+    totals = [sum(one.run.phases_ms.values()) for one in known]
+    traces: list[Trace] = []
+    for place, phase in enumerate(phase_names(known)):
+        times = [one.run.phases_ms.get(phase, 0.0) for one in known]
+        shares = [time / total for time, total in zip(times, totals, strict=True)]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "series": phase_label(phase),
+                "x": times,
+                "hovertext": [
+                    chart_text(f"{one.label}, {phase_label(phase)}", f"{time:,.2f} ms per step, {share:.1%}")
+                    for one, time, share in zip(known, times, shares, strict=True)
+                ],
+                "hoverinfo": "text",
+                "text": [f"{share:.0%}" if share >= MIN_LABELLED_SHARE else "" for share in shares],
+                "textposition": "inside",
+                "textangle": 0,
+                "insidetextfont": {"color": colour("ground")},
+                "marker": {"color": colour(series_colour(place)), "line": {"color": colour("ground"), "width": 1}},
             }
-            for bar, (one, width) in enumerate(zip(known, widths, strict=True)):
-                if width > 0:
-                    patch = axes.add_patch(Rectangle((left[bar], bar - 0.38), width, 0.76, **style))
-                    share = width / sum(one.run.phases_ms.values())
-                    canvas.add_tooltips(
-                        patch, [f"{one.label}, {phase_label(phase)}\n{width:,.2f} ms per step, {share:.1%}"]
-                    )
-                    if width > MIN_LABELLED_SHARE * longest * (2 if canvas.narrow else 1):
-                        middle = left[bar] + width / 2
-                        axes.text(middle, bar, f"{share:.0%}", ha="center", va="center", bbox=LABEL_BOX)
-            handles.append(Rectangle((0, 0), 1, 1, **style))
-            left = [before + width for before, width in zip(left, widths, strict=True)]
-        axes.set_xlim(0, 1.02 * longest)
-        canvas.label_rows([for_html(one.label, 20 if canvas.narrow else 40) for one in known])
-        axes.set_xlabel("milliseconds per step, mean over ranks")
-        canvas.legend(handles, [phase_label(phase) for phase in phases], columns=6)
-
-    height = 1.3 + BAR_INCHES * len(known)
+        )
     caption = (
         "Time of a run's steps by phase, with evaluations distributed over all steps, as measured on the host: a GPU "
         "still computes while the host is in a later phase."
     )
-    return Chart("Phases of a step", caption, draw, height=height, narrow_height=height + 0.5)
+    means = {name: fmean(one.run.phases_ms.get(name, 0.0) for one in known) for name in phase_names(known)}
+    summary = "; ".join(f"{phase_label(name)} {mean:,.2f} ms" for name, mean in means.items())
+    return Chart(
+        "Phases of a step",
+        caption,
+        f"Mean of a step: {summary}.",
+        traces,
+        {"title": "milliseconds per step, mean over ranks"},
+        {},
+        kind="bars",
+        wide=True,
+        labels=[one.label for one in known],
+        records=[one.record for one in known],
+    )
 
 
 def phases_table(runs: Sequence[LabelledRun]) -> Table | None:
@@ -359,4 +339,4 @@ def phases_table(runs: Sequence[LabelledRun]) -> Table | None:
         row: list[str | float] = [phase_label(phase), fmean(times), fmean(times) / total]
         body.append([*row, min(times), max(times)] if len(known) > 1 else row)
     caption = f"Means of {len(known)} runs." if len(known) > 1 else ""
-    return Table("Phases in numbers", columns, body, caption=caption, searchable=False)
+    return Table("Phases in numbers", columns, body, caption=caption)

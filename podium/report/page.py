@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podium.html.chart import Chart
 from podium.html.page import Facts, Part, Points, Section, Text, render_page
+from podium.html.plotly import Chart, Facet, Filters
 from podium.html.table import Cell, Column, Table, Value, number, text
 from podium.report.charts import (
     LabelledRun,
@@ -217,11 +217,11 @@ def _sets_table(sets: Sequence[ReportedSet]) -> Table:
         overs = [(field, one.statistics(field.key)) for field in fields]
         means = [Cell(format_mean_sd(field, over), over.mean) if over is not None else None for field, over in overs]
         rows.append([f"{position} {one.name}", *((len(one.runs), len(one.counted_runs)) if several else ()), *means])
-    return Table("Sets", columns, rows, searchable=False)
+    return Table("Sets", columns, rows)
 
 
 def _runs_table(runs: Sequence[LabelledRun]) -> Table:
-    columns = [text("run"), text("outcome", choices=True), text("seed")]
+    columns = [text("run"), text("outcome"), text("seed")]
     fields = [field for field in REPORT_FIELDS if field.key in _COLUMNS]
     columns += [Column(field.short_title, field.format, help=field.help) for field in fields]
     rows = [
@@ -235,7 +235,7 @@ def _runs_table(runs: Sequence[LabelledRun]) -> Table:
     ]
     marked = [place for place, one in enumerate(runs) if one.run.outcome not in (REACHED, TRAINED)]
     caption = "Highlighted runs did not reach their target, or did not finish." if marked else ""
-    return Table("Runs", columns, rows, caption=caption, marked=marked, searchable=len(runs) > 12)
+    return Table("Runs", columns, rows, caption=caption, marked=marked, records=[one.record for one in runs])
 
 
 LOSSES = (
@@ -244,7 +244,7 @@ LOSSES = (
         "Masked-LM loss",
         "masked-LM loss",
         "Cross-entropy of the masked tokens of each step's global batch, in training.",
-        lambda value: f"{value:,.4g}",
+        ",.4~g",
         allow_log_scale=True,
     ),
     StepQuantity(
@@ -252,19 +252,17 @@ LOSSES = (
         "Next-sentence loss",
         "next-sentence loss",
         "Cross-entropy of whether the second sentence follows the first, in training. Guessing is 0.693.",
-        lambda value: f"{value:,.4g}",
+        ",.4~g",
     ),
 )
 OPTIMIZER = (
-    StepQuantity(
-        "learning_rate", "Learning rate", "learning rate", "Learning rate of each step.", lambda value: f"{value:.3g}"
-    ),
+    StepQuantity("learning_rate", "Learning rate", "learning rate", "Learning rate of each step.", ".3~g"),
     StepQuantity(
         "gradient_norm",
         "Gradient norm",
         "gradient norm",
         "Norm of each step's gradient before clipping: of the average, or of the first rank's if each clips its own.",
-        lambda value: f"{value:,.4g}",
+        ",.4~g",
         allow_log_scale=True,
     ),
 )
@@ -273,14 +271,14 @@ BALANCE = StepQuantity(
     "Balance over the run",
     "max/mean tokens",
     "Tokens of the busiest rank divided by those of the mean rank, in each step.",
-    lambda value: f"{value:.4f}",
+    ".4f",
 )
 PADDING = StepQuantity(
     "padding_share",
     "Padding share",
     "% of slots",
     "Share of slots without a token in each step's batches.",
-    lambda value: f"{100 * value:.2f}%",
+    ".2f",
     factor=100.0,
 )
 MAX_RUNS_IN_CHART = 60  # runs in a chart
@@ -305,7 +303,15 @@ def page_html(sets: Sequence[ReportedSet], notes: Sequence[str]) -> str:
     title = f"{len(sets)} sets of runs" if len(sets) > 1 else f"Runs of {sets[0].name}"
     if len(runs) == 1:
         title = f"{sets[0].name}/{runs[0].run.name}"
-    return render_page(title, summary_sentence(sets), [section for section in sections if section.parts], notes)
+    shown = [section for section in sections if section.parts]
+    return render_page(title, summary_sentence(sets), shown, notes, _filters(runs) if len(runs) > 1 else None)
+
+
+def _filters(runs: Sequence[LabelledRun]) -> Filters:
+    facets = [Facet("Outcome", [one.run.outcome for one in runs], key="outcome")]
+    if len({one.number for one in runs}) < len(runs):
+        facets.insert(0, Facet("Set", [one.group for one in runs], key="set"))
+    return Filters(facets, [one.label for one in runs], [], "Run")
 
 
 def label_runs(sets: Sequence[ReportedSet]) -> list[LabelledRun]:
@@ -315,7 +321,7 @@ def label_runs(sets: Sequence[ReportedSet]) -> list[LabelledRun]:
     a label has the set's number, those of system and recipe in which the sets differ, and the run's name.
     """
     if len(sets) == 1:
-        return [LabelledRun(run, run.name, place, run.name) for place, run in enumerate(sets[0].runs)]
+        return [LabelledRun(run, run.name, place, run.name, place) for place, run in enumerate(sets[0].runs)]
     differing = [key for key in ("system", "recipe") if len({one.common_settings.get(key) for one in sets}) > 1]
     found = []
     for place, one in enumerate(sets):
@@ -323,7 +329,7 @@ def label_runs(sets: Sequence[ReportedSet]) -> list[LabelledRun]:
         group = " ".join([str(place + 1), *known])
         is_unique = len(one.runs) == 1 and bool(known)
         for run in one.runs:
-            found.append(LabelledRun(run, group if is_unique else f"{group} {run.name}", place, group))
+            found.append(LabelledRun(run, group if is_unique else f"{group} {run.name}", place, group, len(found)))
     return found
 
 
@@ -352,7 +358,7 @@ def _learning_parts(
             ]
             title = "Accuracy over runs" + (f", set {place}" if len(sets) > 1 else "")
             caption = "A run ends when it reaches its target: later means are of the other runs."
-            yield Table(title, columns, rows, caption=caption, searchable=False)
+            yield Table(title, columns, rows, caption=caption)
     if len(runs) == 1 and runs[0].run.metrics.evaluations:
         rows = [
             [one.samples, one.accuracy, one.next_sentence_accuracy, one.masked_lm_loss]
@@ -362,7 +368,7 @@ def _learning_parts(
         columns = [number("samples"), *(number(title, 4) for title in titles)]
         count = len(runs[0].run.metrics.evaluations)
         caption = f"The last {MAX_ROWS} of {count:,}." if count > MAX_ROWS else ""
-        yield Table("Evaluations", columns, rows, caption=caption, searchable=False)
+        yield Table("Evaluations", columns, rows, caption=caption)
 
 
 def _time_parts(runs: Sequence[LabelledRun], drawn: Sequence[LabelledRun]) -> Iterator[Part]:
@@ -403,7 +409,7 @@ def _settings_parts(runs: Sequence[LabelledRun]) -> Iterator[Part]:
         rows = [[one.label, *(_setting(one.run, key) for key in listed)] for one in runs]
         more = len(differing) - len(listed)
         caption = f"{more} more differ; see config.yaml of the runs." if more > 0 else ""
-        yield Table("Settings in which runs differ", columns, rows, caption=caption, searchable=False)
+        yield Table("Settings in which runs differ", columns, rows, caption=caption)
     if len({one.run.code for one in runs}) > 1:
         rows = [[one.label, (one.run.code or "")[:16], (one.run.commit or "")[:16]] for one in runs]
-        yield Table("Code", [text("run"), text("hash of the code"), text("commit")], rows, searchable=False)
+        yield Table("Code", [text("run"), text("hash of the code"), text("commit")], rows)

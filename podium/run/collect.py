@@ -1,5 +1,6 @@
 """After a run: finalizes and checks its result log, or extends the error message by how to resume the run."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 from podium.config.run_folder import complete_checkpoints
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, WorkError, attempt
+from podium.core.files import write_atomically
 from podium.launch.container import portable_path
+from podium.launch.gpu_power import run_energy
 from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
@@ -70,11 +73,28 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
     summary = folder.read_summary()
     if result is None or summary is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
+    summary = _with_energy(run, result, summary)
     if folder.was_restarted:
         note(f"The run was restarted, so its log is not a result; it stays in {result}")
+    elif folder.was_profiled:
+        note(f"The run was profiled, so its log is not a result; it stays in {result}")
+        note(f"The profile is in {folder.profile}")
     note("Running the official compliance checker")
     assert run.config.seed is not None
     return FinishedRun(result, folder.path, run.config.seed, summary, check_compliance(result))
+
+
+def _with_energy(run: PreparedRun, result: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The summary with the energy of the GPUs, also in summary.json, where power was sampled on all nodes."""
+    log = read_log(result)
+    if run.config.launch.device != "cuda" or log.start_ms is None or log.stop_ms is None:
+        return summary
+    energy = run_energy(run.config, run.folder, log.start_ms / 1e3, log.stop_ms / 1e3)
+    if energy is None:
+        return summary
+    whole = {**summary, **energy.as_json()}
+    write_atomically(run.folder.summary, json.dumps(whole, indent=2) + "\n")
+    return whole
 
 
 def collect_failure(run: PreparedRun, error: PodiumError | Interrupted) -> PodiumError | Interrupted:

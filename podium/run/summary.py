@@ -92,6 +92,10 @@ def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[Fin
     )
     table.add_row("padding share", f"{totals['padding_share']:.1%}")
     table.add_row("balance (max/mean tokens)", f"{totals['max_over_mean_tokens']:.4f}", end_section=True)
+    energies = [run.summary.get("energy_joules") for run in runs]
+    if known := [float(energy) for energy in energies if energy is not None]:
+        of = "" if len(known) == len(runs) else f", mean of {len(known)} runs"
+        table.add_row("energy of the GPUs", f"{mean(known) / 1000:,.1f} kJ{of}", end_section=True)
     total = sum(totals["phases_ms"].values())
     for phase, milliseconds in totals["phases_ms"].items():
         table.add_row(f"{phase.replace('_', ' ')}", f"{milliseconds:.2f} ms a step, {milliseconds / total:5.1%}")

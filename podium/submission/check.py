@@ -333,7 +333,13 @@ def _display_folder(path: str) -> str:
     return str(pure if is_set and not pure.suffix else pure.parent)
 
 
-FIELD_STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "not detected": "dim"}
+FIELD_STYLES = {
+    "same": "green",
+    "differs": "red",
+    "not stated": "yellow",
+    "not detected": "dim",
+    "not checked: needs all nodes": "yellow",
+}
 
 
 def print_fields(console: Console, system: str, fields: Sequence["Field"]) -> None:

@@ -158,6 +158,7 @@ def browser(program: str) -> Iterator[Page]:
     from_browser, browser_output = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless=new", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
+        options += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"]
         options += [f"--user-data-dir={profile}"] + (["--no-sandbox"] if os.geteuid() == 0 else [])
         # Chromium reads commands from descriptor 3 and writes to 4; bash can assign them without a preexec_fn.
         script = f'exec "$0" "$@" 3<&{browser_input} 4>&{browser_output}'

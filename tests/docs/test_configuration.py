@@ -70,10 +70,10 @@ def test_a_page_without_marks_is_refused() -> None:
 def test_the_command_writes_the_reference_into_its_page(tmp_path: Path) -> None:
     page = tmp_path / "configuration.md"
     with pytest.raises(UsageError, match="there is no such page"):
-        main(page)
+        main(page, tmp_path / "schema.json")
     before, _, after = TEXT.partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\nold\n{END}{after.partition(END)[2]}", encoding="utf-8")
-    main(page)
+    main(page, tmp_path / "schema.json")
     assert page.read_text(encoding="utf-8") == TEXT
 
 

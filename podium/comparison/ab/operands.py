@@ -164,6 +164,8 @@ def _missing_log_reason(record: RunRecord, logs: int, folders: OutputFolders) ->
         return f"{logs} logs have its seed {record.seed}, and its totals do not identify one of them"
     if record.folder.restarted_result.is_file():
         return "it was restarted, and a restarted run is not a result"
+    if record.folder.profiled_result.is_file():
+        return "it was profiled, and a profiled run is not a result"
     if record.folder.log.is_file():
         return "its log is not complete yet"
     return (

@@ -1,5 +1,6 @@
 """Families of results: groups by kind of accelerator, each of which is a series of the charts."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,23 @@ OTHERS = "all others"
 MIN_DRAWN, MAX_DRAWN = 1e-6, 1e9
 
 
+# Sold with two sizes of memory, which train with different batches: not one scaling curve.
+_WITH_MEMORY_VARIANTS = ("NVIDIA A100", "NVIDIA V100")
+_GIGABYTES = re.compile(r"\b(\d{1,3}) ?G(?:i?B)?\b")
+
+
 def family_of(result: Result) -> str:
-    """Return the accelerator's usual name, or CPUS for a result without accelerators."""
+    """Return the accelerator's usual name, with its memory where it has variants; CPUS without accelerators."""
     if result.accelerators == 0:
         return CPUS
-    return result.family or UNKNOWN
+    if result.family is None:
+        return UNKNOWN
+    if not result.family.startswith(_WITH_MEMORY_VARIANTS):
+        return result.family
+    # The name first: descriptions of 40 GB accelerators that were copied from those of 80 GB have a wrong capacity.
+    stated = (result.accelerator, result.description.get("accelerator_memory_capacity"))
+    sizes = [found[1] for text in stated if text and (found := _GIGABYTES.search(text[:200]))]
+    return f"{result.family}, {f'{int(sizes[0])} GB' if sizes else 'memory unknown'}"
 
 
 def size_of(result: Result) -> int | None:
@@ -45,6 +58,11 @@ class Families:
             name = family_of(result)
             found.setdefault(name if name in own else OTHERS, []).append(result)
         return {name: tuple(results) for name, results in found.items()}
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Names of the families of one kind of accelerator: all but OTHERS."""
+        return frozenset(self.by_name) - {OTHERS}
 
     @property
     def published(self) -> Mapping[str, tuple[Result, ...]]:
@@ -85,21 +103,6 @@ def rate_of(result: Result) -> float | None:
     total = result.samples_per_second
     rate = result.per_node(total) if result.accelerators == 0 else result.per_accelerator(total)
     return rate if rate is not None and can_be_drawn(rate) else None
-
-
-def fastest_at_each_size(results: Sequence[Result]) -> list[Result]:
-    """Return the fastest published result of each size, by size.
-
-    Results of the open division are left out, since they may have trained another model.
-    """
-    best: dict[int, Result] = {}
-    for result in results:
-        size = size_of(result)
-        if size is None or result.own or result.division == "open":
-            continue
-        if size not in best or result.ranking_minutes() < best[size].ranking_minutes():
-            best[size] = result
-    return [best[size] for size in sorted(best)]
 
 
 def fastest_of_each_family(families: Families) -> list[Result]:

@@ -30,13 +30,6 @@ def rate_lines(result: Result) -> list[str]:
     return lines
 
 
-def short_tooltip(result: Result, *more: str) -> str:
-    """Return the lines of a tooltip of which a result has many: name and hardware, then `more`."""
-    return "\n".join(
-        [f"{result.short_name} ({result.round or 'your own'})", result.hardware("accelerators unknown"), *more]
-    )
-
-
 def format_time(result: Result) -> str:
     """Format the official score of a result, or its mean time without a score."""
     if result.minutes is None:

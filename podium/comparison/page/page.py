@@ -1,21 +1,14 @@
-"""The HTML page of a comparison, and its charts as SVG files: `python -m podium.comparison.page.page FOLDER PATH…`.
+"""The HTML page of a comparison: charts and filters first, then the tables."""
 
-The page has tables of all results, and charts of each benchmark. The SVG files are the page's charts in light colours
-on white.
-"""
-
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 
 from podium.comparison.cost import Costs
-from podium.comparison.load import Comparison, RunCache, load_results
+from podium.comparison.load import Comparison
 from podium.comparison.page.charts import (
+    OWN_SERIES,
+    Records,
     best_rates_chart,
-    curve_targets,
     curves_chart,
     metric_curves,
     phase_times,
@@ -23,42 +16,28 @@ from podium.comparison.page.charts import (
     throughput_chart,
     time_chart,
 )
-from podium.comparison.page.families import Families, fastest_of_each_family, group_by_family, rate_of, size_of
-from podium.comparison.page.labels import format_minutes
+from podium.comparison.page.families import (
+    Families,
+    family_of,
+    fastest_of_each_family,
+    group_by_family,
+    rate_of,
+    size_of,
+)
+from podium.comparison.page.labels import format_minutes, tooltip
 from podium.comparison.page.tables import anomalies_table, cost_table, results_table, scaling_table, time_table
 from podium.comparison.result import Result
 from podium.comparison.table import describe_own_results, scaling_families
-from podium.core.console import print_message
-from podium.core.errors import PodiumError
-from podium.core.files import make_folder, user_cache_folder, write_atomically
 from podium.core.text import one_line
-from podium.html.chart import Chart, standalone_svg
 from podium.html.page import Facts, Part, Points, Section, Text, render_page
+from podium.html.plotly import Chart, Facet, Filters, chart_text
 from podium.mllog.benchmarks import find_benchmark
 from podium.mllog.run import BERT
 
-
-@dataclass(frozen=True)
-class Limits:
-    """How many results the charts of a benchmark have: fewer on a page of several benchmarks, to keep it small."""
-
-    curves: int = 8
-    bars: int = 16
-    zoomed: bool = True  # whether there is a chart of the curves near the target
-
-    @staticmethod
-    def of_page(benchmarks: int) -> "Limits":
-        """Return the limits of a page with charts of this number of benchmarks."""
-        if benchmarks <= 1:
-            return Limits()
-        return Limits(max(32 // benchmarks, MIN_CURVES), max(64 // benchmarks, MIN_BARS), zoomed=False)
-
-
-MIN_CURVES, MIN_BARS = 3, 6  # of a benchmark's charts, on a page of any number of benchmarks
-MAX_OWN_RESULTS = 6  # local results in charts of curves and phases: the last ones of the comparison
-MAX_RATES = 30
+MAX_CURVES = 16  # results of a benchmark with a curve
+MAX_OWN_RESULTS = 6  # local results with a curve: the last ones of the comparison
+MAX_BARS = 60  # results of a benchmark with a bar of phases
 MAX_CHARTED = 32  # benchmarks with charts, those with the most results; there are 24 in the table of benchmarks
-MAX_TIMED = 400  # results in the table of phases, for pages of several rounds
 NOTES = (
     "A score is the mean of a result's runs without the fastest and the slowest, scaled where they needed fewer "
     "samples than the round's reference allows. Of results without a score, charts show the mean of the runs that "
@@ -74,27 +53,72 @@ NOTES = (
 def comparison_page(comparison: Comparison, costs: Costs | None = None, title: str | None = None) -> str:
     """Return the page as HTML; equal comparisons give equal bytes. `costs` are those of the results, in their order."""
     results = comparison.results
+    records = {id(result): number for number, result in enumerate(results)}
     benchmarks = _benchmarks_by_name(results)
-    large = [result for result in results if result.full_size]
-    sections = [Section("Results", _results(comparison, list(benchmarks)))]
-    if len(benchmarks) == 1:
-        sections += _sections_of_one(results)
-    else:
-        sections += _sections_of_several(benchmarks)
+    families = {name: group_by_family(one) for name, one in benchmarks.items()}
+    counts = Counter({name: len(one.results) for name, one in families.items() if one.results})
+    charted = {name for name, _ in counts.most_common(MAX_CHARTED)}
+    own = describe_own_results(results, comparison.others)
+    sections = [Section("Your own results", [Points([_sentence(one) for one in own])])] if own else []
+    sections += [
+        Section(_section_title(name), _benchmark_parts(name, benchmarks[name], families[name], records))
+        for name in benchmarks
+        if name in charted
+    ]
+    sections.append(Section("Results", _results(results, list(benchmarks), records)))
     scaled = scaling_families(results)
     if scaled:
-        sections.append(Section("Scaling", [scaling_table(scaled)]))
+        sections.append(Section("Scaling", [scaling_table(scaled, records)]))
     if costs is not None:
-        sections.append(Section("Cost", [cost_table(results, costs)]))
-    timed = [result for result in large if result.converged]
+        sections.append(Section("Cost", [cost_table(results, costs, records)]))
+    timed = [result for result in results if result.full_size and result.converged]
     if timed:
-        charts = phase_times_charts(group_by_family(results), Limits()) if len(benchmarks) == 1 else []
-        sections.append(Section("Where the time goes", [*charts, *_time_tables(timed)]))
+        sections.append(Section("Where the time goes", [time_table(timed, records)]))
     anomalies: list[Part] = [Points(comparison.notes)] if comparison.notes else []
-    if any(result.anomalies for result in results):
-        anomalies.append(anomalies_table(results))
+    table = anomalies_table(results, records)
+    if table.rows:
+        anomalies.append(table)
     sections.append(Section("Anomalies", anomalies or [Text(["None."])]))
-    return render_page(title or _title(benchmarks), _summary_line(results, list(benchmarks)), sections, NOTES)
+    largest = counts.most_common(1)[0][0] if counts else None
+    return render_page(
+        title or _title(benchmarks),
+        _summary_line(results, list(benchmarks)),
+        sections,
+        NOTES,
+        _filters(results, largest) if results else None,
+    )
+
+
+def _sentence(fragment: str) -> str:
+    return f"{fragment[0].upper()}{fragment[1:]}."
+
+
+def _filters(results: Sequence[Result], benchmark: str | None) -> Filters:
+    """Return the filters of the page, which shows one benchmark at first."""
+    facets = (
+        Facet("Benchmark", [result.benchmark for result in results], benchmark, key="benchmark"),
+        Facet("Accelerator", [family_of(result) for result in results], key="accelerator"),
+        Facet("Number of accelerators", [result.accelerators for result in results], key="number"),
+        Facet("Round", [result.round or OWN_SERIES for result in results], key="round"),
+        Facet("Division", [result.division for result in results], key="division"),
+    )
+    return Filters(
+        facets,
+        [result.short_name for result in results],
+        [chart_text(*tooltip(result).split("\n")) for result in results],
+        "Submitter or system",
+        [_ranked(result) for result in results],
+        "benchmark",
+    )
+
+
+def _ranked(result: Result) -> tuple[float, str] | None:
+    """Return the official score and the sentence that names it; None without one, or if it is not compared."""
+    minutes = result.score_minutes_scaled
+    if minutes is None or not result.full_size or result.division == "open":
+        return None
+    where = f"{result.short_name} ({result.round or OWN_SERIES})"
+    return minutes, f"Fastest: {format_minutes(minutes)}, {where}, {result.hardware('accelerators unknown')}."
 
 
 def _benchmarks_by_name(results: Sequence[Result]) -> Mapping[str, Sequence[Result]]:
@@ -116,92 +140,44 @@ def _title(benchmarks: Mapping[str, Sequence[Result]]) -> str:
     return f"MLPerf Training results: {names[0]}" if len(names) == 1 else "MLPerf Training results"
 
 
-def _sections_of_one(results: Sequence[Result]) -> list[Section]:
-    """Return the sections with charts of a page of one benchmark: a section for each kind of chart."""
-    families = group_by_family(results)
-    if not families.results:
-        return []
+def _section_title(benchmark: str) -> str:
+    # gnn and rgat have the same title
+    known = find_benchmark(benchmark) is not None
+    return f"{_long_name(benchmark)} ({one_line(benchmark)})" if known else _long_name(benchmark)
+
+
+def _benchmark_parts(name: str, results: Sequence[Result], families: Families, records: Records) -> list[Part]:
+    """Return the facts and charts of a benchmark that has results with a time."""
     large = [result for result in results if result.full_size]
-    throughput, convergence = throughput_charts(families), convergence_charts(families, Limits())
-    return [
-        Section("Time to train", [time_chart(families), *_omitted_results(large)]),
-        Section("Throughput", throughput or [Text(["No result has samples to the target."])]),
-        Section("Convergence", convergence or [Text(["No log has samples with its evaluations."])]),
-    ]
+    charts = [time_chart(families, records)]
+    if any(rate_of(result) is not None for result in families.results):
+        charts += [throughput_chart(families, records), best_rates_chart(families, records)]
+    charts += [*convergence_charts(families, records), *phase_times_charts(families, records)]
+    return [Facts(_benchmark_facts(name, large)), *charts, *_omitted_results(large)]
 
 
-def _sections_of_several(benchmarks: Mapping[str, Sequence[Result]]) -> list[Section]:
-    """Return the sections with charts of a page of several benchmarks: a section for each benchmark."""
-    families = {name: group_by_family(results) for name, results in benchmarks.items()}
-    counts = Counter({name: len(one.results) for name, one in families.items() if one.results})
-    charted = {name for name, _ in counts.most_common(MAX_CHARTED)}
-    limits = Limits.of_page(len(charted))
-    sections = []
-    for name, results in benchmarks.items():
-        if name not in charted:
-            continue
-        large = [result for result in results if result.full_size]
-        charts = [chart for _, chart in _named_charts(families[name], limits)]
-        parts: list[Part] = [Facts(_benchmark_facts(name, large))]
-        parts += [replace(chart, title=f"{one_line(name)}: {chart.title}") for chart in charts]
-        # gnn and rgat have the same title
-        title = _long_name(name) if find_benchmark(name) is None else f"{_long_name(name)} ({one_line(name)})"
-        sections.append(Section(title, [*parts, *_omitted_results(large)]))
-    return sections
-
-
-def _named_charts(families: Families, limits: Limits) -> list[tuple[str, Chart]]:
-    """Return the charts of a benchmark's results, with the names of their SVG files."""
-    named = (
-        (("time-to-train",), [time_chart(families)]),
-        (("throughput", "throughput-of-families"), throughput_charts(families)),
-        (("convergence", "convergence-near-target"), convergence_charts(families, limits)),
-        (("time-spent",), phase_times_charts(families, limits)),
-    )
-    return [pair for names, charts in named for pair in zip(names, charts, strict=False)]
-
-
-def throughput_charts(families: Families) -> list[Chart]:
-    """Return the charts of throughput of all results and of the best of each family; none if no rate is known."""
-    if all(rate_of(result) is None for result in families.results):
-        return []
-    best = [max(results, key=lambda one: (rate_of(one) or 0.0, one.name)) for results in families.published.values()]
-    rated = sorted((one for one in best if rate_of(one) is not None), key=lambda one: -(rate_of(one) or 0.0))
-    return [throughput_chart(families), *([best_rates_chart(rated[:MAX_RATES])] if rated else [])]
-
-
-def convergence_charts(families: Families, limits: Limits) -> list[Chart]:
-    """Return the curves of each family's fastest result and of local results, in full and near the target."""
-    published = [result for result in fastest_of_each_family(families) if metric_curves(result) is not None]
-    own = [result for result in families.results if result.own and metric_curves(result) is not None]
-    selected = [*own[-MAX_OWN_RESULTS:], *published[: limits.curves]]
-    if not selected:
-        return []
-    zooms = (False, True) if limits.zoomed and curve_targets(selected) else (False,)
-    return [curves_chart(selected, zoomed) for zoomed in zooms]
-
-
-def phase_times_charts(families: Families, limits: Limits) -> list[Chart]:
-    """Return the chart of phase times of local results, each family's fastest, and results with evaluation times."""
+def convergence_charts(families: Families, records: Records) -> list[Chart]:
+    """Return the chart of curves of local results and the fastest of each family and round; none without curves."""
     own = [result for result in families.results if result.own]
-    with_evaluation = [result for result in families.results if result.evaluation_share is not None and not result.own]
-    selected = {
-        result.name: result for result in [*own[-MAX_OWN_RESULTS:], *fastest_of_each_family(families), *with_evaluation]
-    }
-    bars = [result for result in selected.values() if phase_times(result) is not None][: limits.bars]
-    return [phase_times_chart(bars)] if bars else []
+    rounds = {result.round for result in families.results if not result.own}
+    fastest = [
+        one
+        for name in sorted(rounds, key=str, reverse=True)
+        for one in fastest_of_each_family(Families(tuple(r for r in families.results if r.round == name)))
+    ]
+    first = fastest_of_each_family(families)
+    ordered = {id(result): result for result in [*own[-MAX_OWN_RESULTS:], *first, *fastest]}
+    selected = [result for result in ordered.values() if metric_curves(result) is not None][:MAX_CURVES]
+    return [curves_chart(selected, records)] if selected else []
 
 
-def _time_tables(timed: Sequence[Result]) -> list[Part]:
-    """Return the table of phases: of all results, or of the newest round and local ones where they are many."""
-    if len(timed) <= MAX_TIMED:
-        return [time_table(timed)]
-    newest = max((result.round for result in timed if result.round), default=None)
-    shown = [result for result in timed if result.own or result.round == newest]
-    text = (
-        f"Of {len(timed):,} results, those of the newest round and your own are shown; compare fewer rounds for others."
-    )
-    return [Text([text]), time_table(shown)]
+def phase_times_charts(families: Families, records: Records) -> list[Chart]:
+    """Return the chart of phase times of local results, the fastest of each family, and others; none if unknown."""
+    own = [result for result in families.results if result.own]
+    others = sorted(families.results, key=lambda result: (result.ranking_minutes(), result.name))
+    ordered = {id(result): result for result in [*own[-MAX_OWN_RESULTS:], *fastest_of_each_family(families), *others]}
+    known = [one for one in ordered.values() if (spent := phase_times(one)) is not None and spent.has_parts]
+    return [phase_times_chart(known[:MAX_BARS], records)] if known else []
 
 
 def _summary_line(results: Sequence[Result], benchmarks: Sequence[str]) -> str:
@@ -213,37 +189,21 @@ def _summary_line(results: Sequence[Result], benchmarks: Sequence[str]) -> str:
     return f"Results of MLPerf Training, {what}: {' and '.join(counts) or 'none were found'}."
 
 
-def _results(comparison: Comparison, benchmarks: Sequence[str]) -> list[Part]:
-    results = comparison.results
+def _results(results: Sequence[Result], benchmarks: Sequence[str], records: Records) -> list[Part]:
     large = [result for result in results if result.full_size]
     others = [result for result in results if not result.full_size]
     parts: list[Part] = []
     if large:
-        only = benchmarks[0] if len(benchmarks) == 1 else None
-        parts.append(Facts(_facts(large) if only is None else _benchmark_facts(only, large)))
-    own = describe_own_results(results, comparison.others)
-    if own:
-        parts.append(Points([sentence[0].upper() + sentence[1:] + "." for sentence in own]))
-    if large:
         name = "All results" if len(benchmarks) > 1 else "BERT-large" if benchmarks[0] == BERT else benchmarks[0]
-        parts.append(results_table(one_line(name), large))
+        parts.append(results_table(one_line(name), large, records))
     if others:
         caption = "These runs did not train BERT-large: they are not compared with the other results or in charts."
-        parts.append(results_table("Other sizes of BERT", others, caption))
+        parts.append(results_table("Other sizes of BERT", others, records, caption))
     return parts or [Text(["There are no results."])]
 
 
-def _facts(large: Sequence[Result]) -> list[tuple[str, str]]:
-    return [
-        ("Results", f"{len(large):,}"),
-        ("Benchmarks", f"{len({result.benchmark for result in large}):,}"),
-        ("Submitters", f"{len({result.submitter for result in large if not result.own}):,}"),
-        ("Submitted again", f"{sum(result.repeats is not None for result in large):,}"),
-    ]
-
-
 def _benchmark_facts(name: str, large: Sequence[Result]) -> list[tuple[str, str]]:
-    """Return the counts, rules and fastest result of one benchmark."""
+    """Return the counts and rules of one benchmark."""
     rules = find_benchmark(name)
     facts = [
         ("Results", f"{len(large):,}"),
@@ -257,14 +217,6 @@ def _benchmark_facts(name: str, large: Sequence[Result]) -> list[tuple[str, str]
         facts.append(("Runs of a score", f"{rules.runs}, without {rules.dropped} at each end"))
         facts.append(("Sample", rules.sample))
         facts += [("Target", ", ".join(targets))] if targets else []
-    scored = [
-        (result.score_minutes_scaled, result.name, result.short_name)
-        for result in large
-        if result.score_minutes_scaled is not None and result.division != "open" and not result.own
-    ]
-    if scored:
-        minutes, fastest, _ = min(scored)
-        facts.append(("Fastest, closed division", f"{format_minutes(minutes)}: {fastest}"))
     return facts
 
 
@@ -277,47 +229,3 @@ def _omitted_results(large: Sequence[Result]) -> list[Part]:
     )
     texts = [f"{count:,} result(s) {why}: they are only in the table." for count, why in counts if count]
     return [Text(texts)] if texts else []
-
-
-def charts_by_name(comparison: Comparison) -> Mapping[str, Chart]:
-    """Return the charts that the comparison has results for, by the name of their SVG file.
-
-    Those of several benchmarks begin with the benchmark's name; a benchmark that is not in the table has none then.
-    """
-    benchmarks = _benchmarks_by_name(comparison.results)
-    found: dict[str, Chart] = {}
-    for name, results in benchmarks.items():
-        families = group_by_family(results)
-        if not families.results or (len(benchmarks) > 1 and find_benchmark(name) is None):
-            continue
-        prefix = f"{name}-" if len(benchmarks) > 1 else ""
-        found.update({f"{prefix}{file}": chart for file, chart in _named_charts(families, Limits())})
-    return found
-
-
-def write_svg_files(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write NAME.svg for each chart and return the paths. Raises WorkError if a file cannot be written."""
-    make_folder(folder)
-    written = []
-    for name, chart in charts_by_name(comparison).items():
-        path = folder / f"{name}.svg"
-        write_atomically(path, standalone_svg(chart))
-        written.append(path)
-    return written
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m podium.comparison.page.page", description=__doc__)
-    parser.add_argument("folder", type=Path, help="folder for the SVG files")
-    parser.add_argument("paths", type=Path, nargs="+", help="results, as for podium compare")
-    arguments = parser.parse_args()
-    try:
-        for path in write_svg_files(load_results(arguments.paths, RunCache(user_cache_folder())), arguments.folder):
-            print(path)
-    except PodiumError as error:
-        print_message(str(error))
-        sys.exit(error.exit_code)
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from podium.config.load import load_system, system_path
+from podium.config.load import load_system, shown_path, system_path
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import PARTIAL_SUFFIX, make_folder
@@ -175,7 +175,7 @@ def _select_system(system_or_runs: str, request: PackageRequest, on_progress: Ca
     system = location.system
     now = load_system(system)
     description = now.description
-    require_complete(system_path(system), stated(now))
+    require_complete(shown_path(system_path(system)), stated(now))
     name = validate_name(description.system_name, f"{system}: description.system_name")
     if request.division not in (None, description.division):
         raise UsageError(

@@ -122,7 +122,7 @@ def _read_system(path: Path) -> _System:
     fields: Mapping[str, Any] | None
     if path.suffix in (".yaml", ".yml"):
         description = stated(load_system(str(path)))
-        require_complete(path, description)
+        require_complete(str(path), description)
         fields, content = description, system_json(description).encode()
     else:
         if path.suffix != ".json" or not path.is_file():

@@ -19,9 +19,9 @@ from podium.config.schema import OptimizerSettings
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
 from podium.planning.accelerators import find_accelerator
-from podium.run.dry_run import commands
 from podium.run.run_set import RunRequest
 from podium.system_files.published import from_result
+from tests.podium.conftest import dry_run_lines
 
 RECIPES_FOLDER = CODE_FOLDER / "implementations" / "pytorch" / "recipes"
 RECIPES = sorted(path.stem for path in RECIPES_FOLDER.glob("*.yaml"))
@@ -102,7 +102,7 @@ def test_every_recipe_starts_on_every_system_or_is_refused_with_the_reason(
     monkeypatch.chdir(Path(__file__).resolve().parents[3])
     try:
         config = load_system(name, recipe)
-        note, *_, command = commands(RunRequest(name, recipe=recipe))
+        note, *_, command = dry_run_lines(RunRequest(name, recipe=recipe))
     except UsageError as error:
         if recipe == "presorted":
             assert NO_ADAMW in str(error), error

@@ -1,16 +1,10 @@
-"""Helpers for tests of pages: hostile names, an HTML parser, and stand-ins for charts."""
+"""Helpers for tests of pages: hostile names, an HTML parser, and the data of charts."""
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from html import escape
+import json
+import re
+from html import unescape
 from html.parser import HTMLParser
-
-import pytest
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-
-from podium.html.chart import GROUP_ID, Canvas, Chart
-from podium.html.page import _chart_svg, _environment
+from typing import Any
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -72,8 +66,9 @@ class Parsed(HTMLParser):
 
 
 def assert_only_page_content(parsed: Parsed) -> None:
-    """Check that the page has no content that runs, loads or sends data, except its one script and style."""
-    assert len(parsed.all("script")) == 1 and len(parsed.all("style")) == 1
+    """Check that the page has no content that runs, loads or sends data, except its data, its scripts and its style."""
+    scripts = [one.get("type") for one in parsed.all("script")]
+    assert scripts in (["application/json", None], ["application/json", None, None]) and len(parsed.all("style")) == 1
     allowed = {"href": ("#", "data:,")}
     for tag, attributes in parsed.elements:
         assert tag not in ("img", "iframe", "object", "embed", "form", "base", "a:href", "foreignobject", "image"), tag
@@ -86,40 +81,15 @@ def assert_only_page_content(parsed: Parsed) -> None:
                 assert "url(" not in (value or "").replace("url(#", "")
 
 
-def sketch(chart: Chart, prefix: str, narrow: bool) -> str:
-    """Stand-in for `page_svg`: the tooltips and legend of a chart without its graphics.
-
-    The chart is drawn on real axes, and each point is checked to be within them, as `page_svg` does. It omits
-    matplotlib's layout and SVG output, which take nearly all of a page's time.
-    """
-    figure = Figure()
-    canvas = Canvas(figure, figure.add_subplot(), narrow)
-    chart.draw(canvas)
-    canvas.axes.get_ylim()  # autoscales
-    artists = {artist.get_gid(): artist for artist in canvas.axes.get_children()}
-    for number, texts in enumerate(canvas.tooltips):
-        artist = artists[f"{GROUP_ID}{number}"]
-        if isinstance(artist, Line2D):
-            points = artist.get_transform().transform(artist.get_xydata())
-            (left, low), (right, high) = canvas.axes.bbox.padded(1).get_points()
-            inside = (points >= (left, low)).all() and (points <= (right, high)).all()
-            assert len(points) == len(texts) and inside, f"{chart.title}: {artist.get_label()}"
-        else:
-            assert len(texts) == 1, chart.title
-    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    texts = [] if narrow else [text for texts in canvas.tooltips for text in texts]  # as in a page
-    inner = "".join(f"<title>{escape(text)}</title>" for text in texts)
-    inner += "".join(f"<text>{escape(text)}</text>" for text in labels)
-    return f'<svg aria-label="{escape(chart.title)}">{inner}</svg>'
+def data_of(html: str) -> dict[str, Any]:
+    """Return the data of a page's script."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
 
 
-@contextmanager
-def sketch_charts(drawn: Collection[str] = ()) -> Iterator[None]:
-    """Replace the charts of pages by sketches, except for charts with these titles."""
-
-    def svg(chart: Chart, prefix: str, narrow: bool) -> str:
-        return (_chart_svg if chart.title in drawn else sketch)(chart, prefix, narrow)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_environment().globals, "chart_svg", svg)
-        yield
+def charts_of(html: str) -> dict[str, dict[str, Any]]:
+    """Return the charts of a page by their titles."""
+    titles = dict(re.findall(r'<h3 id="(\w+)-title">([^<]*)</h3>', html))
+    return {unescape(titles[identity]): chart for identity, chart in data_of(html)["charts"].items()}

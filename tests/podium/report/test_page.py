@@ -1,7 +1,6 @@
 """The page of local runs: its content, and escaping of untrusted text."""
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.page import label_runs, page_html
-from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content, sketch_charts
+from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content, charts_of, data_of
 from tests.podium.report.conftest import PHASES, SETTINGS, MakeRun, evaluation, lines, step, summary
 from tests.podium.report.test_rates import log
 
@@ -26,37 +25,44 @@ CHARTS = {
     "Padding share",
 }
 
+PLOTLY = 1_250_000  # bytes of the script in a page
 
-def html_of(*folders: Path, drawn: Collection[str] = ()) -> str:
-    """Render the page of runs, with sketches of all charts except those with these titles."""
+
+def html_of(*folders: Path) -> str:
+    """Render the page of runs."""
     found = find_runs(folders)
-    with sketch_charts(drawn):
-        return page_html(read_sets(found), found.notes)
+    return page_html(read_sets(found), found.notes)
 
 
-def charts(parsed: Parsed) -> set[str]:
-    return {str(one["aria-label"]) for one in parsed.all("svg")}
+def charts(html: str) -> set[str]:
+    return set(charts_of(html))
 
 
-def tooltips(parsed: Parsed) -> list[str]:
-    """Return the tooltips of all points, of the wide and of the narrow charts."""
-    return parsed.texts_in("title")[1:]
+def lines_of(html: str, title: str) -> dict[str, list[tuple[float, float]]]:
+    """Return the points of a chart's lines by the label of their run; that of the mean by its series."""
+    return {
+        trace.get("text", trace["series"]): list(zip(trace["x"], trace["y"], strict=True))
+        for trace in charts_of(html)[title]["traces"]
+        if "fill" not in trace
+    }
 
 
 def test_page_of_a_run_has_all_charts_and_its_outcome(make_run: MakeRun) -> None:
     folder = make_run(totals=summary())
-    html = html_of(folder, drawn=CHARTS)
+    html = html_of(folder)
     parsed = Parsed(html)
-    assert charts(parsed) == CHARTS
+    assert charts(html) == CHARTS
     assert "mine, recipe indexed; the run reached its target accuracy; 40.00 s, 640 samples." in parsed.texts_in("p")
     facts = dict(zip(parsed.texts_in("dt"), parsed.texts_in("dd"), strict=True))
     assert facts["time"] == "40.00 s" and facts["precision"] == "auto: bf16" and facts["learning rate"] == "0.0015"
-    texts = tooltips(parsed)
-    assert texts.count("run_0, 640 samples\naccuracy 0.7300") == 1
-    assert "run_0, 16 samples\nmasked-LM loss 5.99" in texts
-    assert "run_0, forward\n20.00 ms per step, 25.0%" in texts
-    assert "run_0, 100% of steps\nmax/mean at most 1.1000" in texts
-    assert html == html_of(folder, drawn=CHARTS), "the same runs give the same page"
+    assert lines_of(html, "Masked-LM accuracy")["run_0"][-1] == (640, 0.73)
+    assert lines_of(html, "Masked-LM loss")["run_0"][0] == (16, 5.99)
+    forward = charts_of(html)["Phases of a step"]["traces"][1]
+    assert forward["series"] == "forward" and forward["x"] == [20]
+    assert forward["hovertext"] == ["run_0, forward<br>20.00 ms per step, 25.0%"]
+    assert lines_of(html, "Distribution of the balance")["run_0"][-1] == pytest.approx((1.1, 100), rel=1e-4)
+    assert data_of(html)["filters"] is None, "one run needs no filter"
+    assert html == html_of(folder), "the same runs give the same page"
 
 
 def test_several_runs_are_drawn_with_their_mean(make_run: MakeRun) -> None:
@@ -65,12 +71,16 @@ def test_several_runs_are_drawn_with_their_mean(make_run: MakeRun) -> None:
     slower = summary(seconds=50.0, phases_ms=PHASES | {"forward": 60.0})
     make_run(1, metrics=metrics, totals=slower, settings={**SETTINGS, "seed": 8})
     folder = make_run(2, metrics=metrics, settings={**SETTINGS, "seed": 9}).parent
-    parsed = Parsed(html_of(folder, drawn={"Masked-LM accuracy", "Masked-LM loss", "Phases of a step"}))
-    texts = tooltips(parsed)
-    assert "run_1, 960 samples\naccuracy 0.8000" in texts and "run_0, 320 samples\naccuracy 0.4000" in texts
-    assert "mean of 3 runs, 320 samples\naccuracy 0.2667, sd 0.1155" in texts
-    assert not any("mean of" in one and "runs, 960 samples" in one for one in texts), "run_0 had ended"
-    assert "run_0, forward\n20.00 ms per step, 25.0%" in texts and "run_1, forward\n60.00 ms per step, 50.0%" in texts
+    html = html_of(folder)
+    parsed = Parsed(html)
+    lines = lines_of(html, "Masked-LM accuracy")
+    assert lines["run_1"][-1] == (960, 0.8) and (320, 0.4) in lines["run_0"]
+    assert (320, 0.266667) in lines["mean of 3 runs"]
+    assert 960 not in dict(lines["mean of 3 runs"]), "run_0 had ended"
+    phases = charts_of(html)["Phases of a step"]
+    assert phases["labels"] == ["run_0", "run_1"] and phases["traces"][1]["x"] == [20, 60]
+    filters = data_of(html)["filters"]
+    assert filters["names"] == ["run_0", "run_1", "run_2"] and filters["facets"][0]["key"] == "outcome"
     assert "45.00 ± 7.07 s" in parsed.texts_in("dd")
     assert any(
         "All runs have the same schedule; run_1, which trained longest" in caption
@@ -82,8 +92,8 @@ def test_several_runs_are_drawn_with_their_mean(make_run: MakeRun) -> None:
 def test_learning_rates_of_different_schedules_are_all_drawn(make_run: MakeRun) -> None:
     make_run(0)
     optimizer = {"algorithm": "adamw", "learning_rate": 0.002}
-    texts = tooltips(Parsed(html_of(make_run(1, settings={**SETTINGS, "optimizer": optimizer}).parent)))
-    assert {one[:5] for one in texts if "learning rate" in one} == {"run_0", "run_1"}
+    html = html_of(make_run(1, settings={**SETTINGS, "optimizer": optimizer}).parent)
+    assert set(lines_of(html, "Learning rate")) == {"run_0", "run_1"}
 
 
 def test_run_without_a_target_is_not_highlighted(make_run: MakeRun) -> None:
@@ -93,12 +103,13 @@ def test_run_without_a_target_is_not_highlighted(make_run: MakeRun) -> None:
     assert [one.get("class") for one in Parsed(html_of(folder)).all("tr")][1:4] == [None, None, "marked"]
 
 
-def test_tooltips_show_a_spike_among_many_steps(make_run: MakeRun) -> None:
+def test_the_band_shows_a_spike_among_many_steps(make_run: MakeRun) -> None:
     metrics = [step(one, masked_lm_loss=5000.0 if one == 1501 else 5.0) for one in range(1, 3_001)]
-    texts = [one for one in tooltips(Parsed(html_of(make_run(metrics=metrics)))) if "masked-LM loss" in one]
-    assert all("mean of 2" in one or "mean of 3" in one for one in texts), "mean of several steps per point"
-    parsed = Parsed(html_of(make_run(1, metrics=[step(1), step(2, masked_lm_loss=5000.0), step(3)])))
-    assert "run_1, 32 samples\nmasked-LM loss 5,000" in tooltips(parsed)
+    area, line = charts_of(html_of(make_run(metrics=metrics)))["Masked-LM loss"]["traces"]
+    assert "mean of %{customdata[2]:,d} steps" in line["hovertemplate"] and len(line["x"]) < 1_600
+    assert max(high for _, high, _ in line["customdata"]) == 5000 == max(area["y"])
+    html = html_of(make_run(1, metrics=[step(1), step(2, masked_lm_loss=5000.0), step(3)]))
+    assert (32, 5000) in lines_of(html, "Masked-LM loss")["run_1"]
 
 
 def test_labels_of_several_sets_have_their_differing_settings(make_run: MakeRun) -> None:
@@ -113,25 +124,28 @@ def test_labels_of_several_sets_have_their_differing_settings(make_run: MakeRun)
         (0, "1 indexed"),
         (1, "2 padded"),
     ]
-    parsed = Parsed(html_of(first, second, drawn={"Phases of a step"}))
-    named = parsed.texts_in("text")
-    assert named.count("1 indexed") > 4 and named.count("1 indexed run_0") == 2, "a legend names sets, a bar its run"
+    html = html_of(first, second)
+    parsed = Parsed(html)
+    drawn = charts_of(html)
+    assert {one["series"] for one in drawn["Masked-LM loss"]["traces"] if "text" in one} == {"1 indexed", "2 padded"}
+    assert drawn["Phases of a step"]["labels"] == ["1 indexed run_0", "1 indexed run_1", "2 padded"]
+    assert [one["name"] for one in data_of(html)["filters"]["facets"]] == ["Set", "Outcome"]
     assert "2 sets of runs" in parsed.texts_in("h1") and "3 runs: 3 reached target." in parsed.texts_in("p")
     assert {"1 mine/2026-11-21_10-00-00_000001", "2 mine/2026-11-21_12-00-00"} <= set(parsed.texts_in("th"))
 
 
 def test_throughput_chart_needs_a_log(make_run: MakeRun) -> None:
     folder = make_run(totals=summary(), result__partial__txt=log())
-    parsed = Parsed(html_of(folder))
-    assert charts(parsed) == CHARTS | {"Throughput over the run"}
-    assert "run_0, 640 samples\n80.0 sequences/s" in tooltips(parsed)
+    html = html_of(folder)
+    assert charts(html) == CHARTS | {"Throughput over the run"}
+    assert (640, 80) in lines_of(html, "Throughput over the run")["run_0"]
 
 
 def test_single_rank_has_no_balance_chart(make_run: MakeRun) -> None:
     metrics = [step(one, max_over_mean_tokens=1.0) for one in range(1, 10)]
-    parsed = Parsed(html_of(make_run(metrics=metrics, totals=summary())))
-    assert charts(parsed) == CHARTS - {"Distribution of the balance", "Balance over the run", "Masked-LM accuracy"}
-    assert "All ranks had the same number of tokens in every step, as with one rank." in parsed.texts_in("p")
+    html = html_of(make_run(metrics=metrics, totals=summary()))
+    assert charts(html) == CHARTS - {"Distribution of the balance", "Balance over the run", "Masked-LM accuracy"}
+    assert "All ranks had the same number of tokens in every step, as with one rank." in html
 
 
 @pytest.mark.parametrize(
@@ -144,8 +158,7 @@ def test_single_rank_has_no_balance_chart(make_run: MakeRun) -> None:
     ],
 )
 def test_charts_without_data_are_omitted(make_run: MakeRun, files: dict[str, Any], absent: set[str]) -> None:
-    parsed = Parsed(html_of(make_run(**files)))
-    assert charts(parsed) == CHARTS - absent
+    assert charts(html_of(make_run(**files))) == CHARTS - absent
 
 
 def test_failures_notes_and_restarts_are_listed(make_run: MakeRun) -> None:
@@ -162,31 +175,30 @@ def test_values_of_any_size_are_drawn(make_run: MakeRun, value: float) -> None:
     names = ("masked_lm_loss", "gradient_norm", "learning_rate", "max_over_mean_tokens")
     metrics = [step(1), step(2, **dict.fromkeys(names, value)), evaluation(0, 0.0)]
     totals = summary(seconds=1e300, phases_ms=PHASES | {"forward": 1e99})
-    drawn = {"Masked-LM loss", "Learning rate", "Phases of a step"}  # which has log and linear axes, and bars
-    html = html_of(make_run(metrics=metrics, totals=totals), drawn=drawn)
-    assert {"Masked-LM loss", "Gradient norm", "Phases of a step"} <= charts(Parsed(html))
+    html = html_of(make_run(metrics=metrics, totals=totals))
+    assert {"Masked-LM loss", "Gradient norm", "Phases of a step"} <= charts(html)
 
 
 def test_page_of_many_runs_is_bounded(make_run: MakeRun) -> None:
     metrics = lines([step(one) for one in range(1, 601)])
     folders = [make_run(number, metrics=metrics, totals=summary()) for number in range(10)]
-    html = html_of(folders[0].parent, drawn={"Masked-LM loss"})
-    assert len(html) < 400_000, "with one of nine charts drawn"
+    assert len(html_of(folders[0].parent)) < PLOTLY + 700_000
 
 
 def test_page_of_a_run_with_thousands_of_evaluations_is_bounded(make_run: MakeRun) -> None:
     evaluations = [evaluation(16 * one, 0.9 if one == 1_234 else 0.1) for one in range(1, 5_001)]
     html = html_of(make_run(metrics=[step(1), *evaluations]))
-    assert "run_0, 19,744 samples\naccuracy 0.9000" in tooltips(Parsed(html))
-    assert "The last 500 of 5,000." in html and len(html) < 150_000
+    assert (19_744, 0.9) in lines_of(html, "Masked-LM accuracy")["run_0"]
+    assert "The last 500 of 5,000." in html and len(html) < PLOTLY + 150_000
 
 
 def test_number_of_runs_in_charts_is_limited(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("podium.report.page.MAX_RUNS_IN_CHART", 2)
     folder = [make_run(number, totals=summary()) for number in range(3)][-1].parent
-    parsed = Parsed(html_of(folder))
+    html = html_of(folder)
+    parsed = Parsed(html)
     assert "Charts show the first 2 of 3 runs; tables have all of them." in parsed.texts_in("li")
-    assert not any("run_2" in one for one in tooltips(parsed)) and "run_2" in parsed.texts_in("th")
+    assert set(lines_of(html, "Masked-LM loss")) == {"run_0", "run_1"} and "run_2" in parsed.texts_in("th")
 
 
 def test_hostile_text_is_escaped(make_run: MakeRun) -> None:
@@ -200,7 +212,7 @@ def test_hostile_text_is_escaped(make_run: MakeRun) -> None:
         folder = make_run(
             number, metrics=[step(1)], settings={**SETTINGS, **named}, source__json=source, **files
         ).parent
-    parsed = Parsed(html_of(folder, drawn={"Masked-LM loss", "Phases of a step"}))
+    parsed = Parsed(html_of(folder))
     assert_only_page_content(parsed)
     assert "<script>alert(1)</script>" in " ".join(parsed.texts_in("td"))
     assert any("<script>alert(1)</script>" in item for item in parsed.texts_in("li"))

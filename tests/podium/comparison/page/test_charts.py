@@ -1,30 +1,29 @@
 """Charts of a comparison: values by number of accelerators, accuracy by samples, and phase times."""
 
-import re
-from collections.abc import Sequence
-from xml.etree import ElementTree
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.comparison.page.charts import (
     CURVE_POSITIONS,
+    OWN_SERIES,
     PHASES,
     PhaseTimes,
     best_rates_chart,
     curves_chart,
+    impossible_startup,
     metric_curves,
     phase_times,
     phase_times_chart,
     throughput_chart,
-    ticks,
     time_chart,
 )
-from podium.comparison.page.families import MAX_FAMILIES, group_by_family
+from podium.comparison.page.families import MAX_FAMILIES, Families, group_by_family
 from podium.comparison.page.labels import tooltip
 from podium.comparison.result import Result
-from podium.html.chart import Chart, page_svg
+from podium.html.plotly import Chart
 from podium.mllog.run import Run
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 
@@ -36,82 +35,79 @@ def sized(accelerators: int, seconds: float, **changes: object) -> Result:
     return make_result([make_run(seconds * factor) for factor in FACTORS], **fields)
 
 
-def points(chart: Chart, narrow: bool = False) -> dict[str, tuple[float, float]]:
-    """Return the position of the point of each system, x to the right and y upwards."""
-    root = ElementTree.fromstring(page_svg(chart, "c", narrow))
+def numbered(results: tuple[Result, ...]) -> dict[int, int]:
+    return {id(result): number for number, result in enumerate(results)}
+
+
+def by_size(draw: Callable[[Families, dict[int, int]], Chart], *results: Result) -> tuple[Chart, dict[str, Any]]:
+    """Return a chart of results by size, and the position of the point of each system."""
+    chart = draw(group_by_family(results), numbered(results))
     found = {}
-    for element in root.iter("use"):
-        if "data-group" in element.attrib:
-            name = "".join(element.itertext()).split("\n")[0].split(" ")[1]
-            found[name] = (float(element.attrib["x"]), -float(element.attrib["y"]))
-    return found
+    for trace in chart.traces:
+        for x, y, record in zip(trace["x"], trace["y"], trace["records"], strict=True):
+            found[results[record].system] = (x, y)
+    return chart, found
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_points_are_at_the_results_values(narrow: bool) -> None:
-    results = [sized(8, 1000), sized(16, 500), sized(64, 125), sized(64, 250), sized(1024, 10)]
-    found = points(time_chart(group_by_family(results)), narrow)
-    assert set(found) == {result.system for result in results}
-    x, y = ({name: at[axis] for name, at in found.items()} for axis in (0, 1))
-    assert x["8-1000"] < x["16-500"] < x["64-125"] == x["64-250"] < x["1024-10"]
-    octave = x["16-500"] - x["8-1000"]
-    assert x["64-125"] - x["16-500"] == pytest.approx(2 * octave, abs=0.1)
-    halving = y["8-1000"] - y["16-500"]
-    assert halving > 0 and y["16-500"] - y["64-125"] == pytest.approx(2 * halving, abs=0.1)
+def test_points_are_at_the_results_true_values() -> None:
+    results = [sized(8, 1000), sized(8, 900, kind=None, accelerator="other"), sized(64, 250), sized(1024, 10)]
+    chart, found = by_size(time_chart, *results)
+    assert found == {one.system: (one.accelerators, one.ranking_minutes()) for one in results}
+    assert chart.x["type"] == chart.y["type"] == "log"
+    assert "1024-10" in chart.summary
 
 
 def test_throughput_is_per_accelerator_or_per_node() -> None:
     cpus = sized(0, 1000, system="cpus", accelerator=None, kind=None, nodes=8)
-    results = [sized(8, 1000, system="few"), sized(16, 500, system="many"), cpus]
-    found = points(throughput_chart(group_by_family(results)))
-    assert found["few"][1] == pytest.approx(found["many"][1], abs=0.05) == pytest.approx(found["cpus"][1], abs=0.05)
-    assert found["cpus"][0] != found["few"][0], "families of one size are drawn side by side"
+    _, found = by_size(throughput_chart, sized(8, 1000, system="few"), sized(16, 500, system="many"), cpus)
+    assert found["few"][1] == pytest.approx(found["many"][1]) == pytest.approx(found["cpus"][1])
+    assert found["cpus"][0] == 8
 
 
 def test_results_without_samples_are_not_in_the_chart_of_throughput() -> None:
     unknown = make_result([make_run(1000 * f, None) for f in FACTORS], system="unknown")
-    assert set(points(throughput_chart(group_by_family([unknown, sized(8, 900)])))) == {"8-900"}
+    assert set(by_size(throughput_chart, unknown, sized(8, 900))[1]) == {"8-900"}
 
 
 def test_lines_connect_published_closed_results_of_one_family() -> None:
-    def lines(results: Sequence[Result]) -> int:
-        svg = page_svg(time_chart(group_by_family(results)), "c", False)
-        return len(re.findall(r'<path d="[^"]*" clip-path="[^"]*" style="fill: none; stroke: var\(--series-0\)', svg))
-
-    assert lines([sized(8, 100), sized(16, 50)]) == 1
-    assert lines([sized(8, 100), sized(8, 50)]) == 0
-    assert lines([sized(8, 100), sized(16, 50, division="open")]) == 0
-    assert lines([sized(8, 100), sized(16, 50, round=None)]) == 0
     many = [sized(8 * n, 100, kind=None, accelerator=f"kind {n:02d}") for n in range(1, MAX_FAMILIES + 4)]
-    assert lines(many) == 0, "different kinds of accelerators are no family"
+    results = [sized(8, 100), sized(16, 50, division="open"), sized(16, 40, round=None), *many]
+    chart, _ = by_size(time_chart, *results)
+    connected = [trace for trace in chart.traces if trace.get("frontier")]
+    assert len(connected) == MAX_FAMILIES - 1, "different kinds of accelerators are no family"
+    for trace in connected:
+        drawn = [results[record] for record in trace["records"]]
+        assert all(one.division == "closed" and not one.own for one in drawn)
+        assert len({one.accelerator for one in drawn}) == 1
 
 
 def test_own_and_open_results_have_their_own_markers() -> None:
-    both = [sized(8, 100, division="open", system="free"), sized(16, 50, round=None, system="mine")]
-    svg = page_svg(time_chart(group_by_family(both)), "c", False)
-    assert "your own" in svg and "stroke: var(--ink)" in svg
-    assert re.search(r"fill-opacity: 0; stroke: var\(--series-0\)|fill: none; stroke: var\(--series-0\)", svg)
-    assert "your own" not in page_svg(time_chart(group_by_family(both[:1])), "c", False)
+    free, mine = sized(8, 100, division="open", system="free"), sized(16, 50, round=None, system="mine")
+    markers = {trace["series"]: trace["marker"]["symbol"] for trace in by_size(time_chart, free, mine)[0].traces}
+    assert markers == {"NVIDIA A100 SXM, 80 GB": "circle-open", OWN_SERIES: "star"}
 
 
-def test_a_single_result_is_drawn() -> None:
-    for result in (sized(1, 5), sized(8, 5, round=None), sized(0, 5, nodes=1)):
-        families = group_by_family([result])
-        for chart in (time_chart(families), throughput_chart(families), best_rates_chart([result])):
-            for narrow in (False, True):
-                assert "<title>" in page_svg(chart, "c", narrow)
+def test_no_two_families_have_the_same_colour() -> None:
+    many = [sized(8, 100 + n, kind=None, accelerator=f"kind {n:02d}") for n in range(MAX_FAMILIES + 4)]
+    chart, _ = by_size(time_chart, *many)
+    colours = [trace["marker"]["color"] for trace in chart.traces]
+    assert len(set(colours)) == len(colours) == MAX_FAMILIES
 
 
-def test_bars_of_rates_are_ordered_and_proportional() -> None:
-    results = [sized(8, 1000, system="half"), sized(8, 500, system="whole", accelerator="X", kind=None)]
-    root = ElementTree.fromstring(page_svg(best_rates_chart(results), "c", False))
-    bars = [element for element in root.iter("path") if "data-group" in element.attrib]
-    names = ["".join(bar.itertext()).split("\n")[0].split(" ")[1] for bar in bars]
-    ends = [[float(x) for x in re.findall(r"[ML] ([\d.]+)", bar.attrib["d"])] for bar in bars]
-    lengths = [max(end) - min(end) for end in ends]
-    assert names == ["whole", "half"] and lengths[0] == pytest.approx(2 * lengths[1], rel=0.01)
-    texts = [text for text in root.itertext() if "% of peak" in text]
-    assert len(texts) == 1, "no share is drawn if the peak is unknown"
+def test_bars_of_rates_are_ordered_and_grouped_by_family() -> None:
+    results = (
+        sized(8, 1000, system="half"),
+        sized(8, 500, system="whole", accelerator="X", kind=None),
+        sized(8, 2000, system="slow"),
+        sized(8, 4000, system="mine", round=None),
+    )
+    chart = best_rates_chart(group_by_family(results), numbered(results))
+    assert [results[record].system for record in chart.records] == ["whole", "half", "slow", "mine"]
+    assert list(chart.groups) == ["X", "NVIDIA A100 SXM, 80 GB", "NVIDIA A100 SXM, 80 GB", "ORG mine"]
+    (trace,) = chart.traces
+    assert trace["x"][0] == pytest.approx(2 * trace["x"][1])
+    assert ["% of peak" in text for text in trace["text"]] == [False, True, True, True], "the peak of X is unknown"
+    assert "X: " in chart.summary
 
 
 def test_tooltips_of_results() -> None:
@@ -135,29 +131,13 @@ def test_tooltips_of_results() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "most", "base", "expected"),
-    [
-        (0.8, 5000, 14, 2, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]),
-        (0.8, 5000, 6, 2, [1, 8, 64, 512, 4096]),
-        (6, 10, 14, 2, [8]),
-        (0.15, 300, 12, 10, [0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200]),
-        (0.15, 300, 8, 10, [0.3, 1, 3, 10, 30, 100, 300]),
-        (0.01, 1e9, 6, 10, [0.01, 1, 100, 1e4, 1e6, 1e8]),
-    ],
-)
-def test_ticks_are_round_numbers(low: float, high: float, most: int, base: int, expected: list[float]) -> None:
-    assert ticks(low, high, most, base) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
     ("seconds", "samples"), [(1e-9, 1e6), (1e14, 1e6), (100.0, 0.0), (100.0, -5.0), (100.0, 1e300)]
 )
 def test_implausible_values_are_not_drawn(seconds: float, samples: float) -> None:
     wrong = make_result([make_run(seconds, samples)] * 10, system="wrong")
-    families = group_by_family([sized(8, 1000), wrong])
-    assert "wrong" not in points(throughput_chart(families))
-    assert ("wrong" in points(time_chart(families))) == (seconds == 100.0)
-    assert "8-1000" in points(throughput_chart(families))
+    results = (sized(8, 1000), wrong)
+    assert set(by_size(throughput_chart, *results)[1]) == {"8-1000"}
+    assert ("wrong" in by_size(time_chart, *results)[1]) == (seconds == 100.0)
 
 
 def run(*points: tuple[float | None, float]) -> Run:
@@ -194,27 +174,15 @@ def test_evaluations_that_are_out_of_order_or_repeated_are_sorted() -> None:
     assert (positions[0], positions[-1], values[0], values[-1]) == (100, 200, 0.2, 0.6)
 
 
-def test_tooltips_of_curves_have_the_median_and_the_range() -> None:
-    runs = [run((1e6, 0.3), (2e6, last)) for last in (0.72, 0.73, 0.76)]
-    root = ElementTree.fromstring(page_svg(curves_chart([make_result(runs)], zoomed=False), "c", False))
-    tooltips = ["".join(one.itertext()) for one in root.iter("use") if "data-group" in one.attrib]
-    assert len(tooltips) == CURVE_POSITIONS
-    assert "after 1,000,000 samples: 0.3000 (0.3000 to 0.3000)" in tooltips[0]
-    assert "after 2,000,000 samples: 0.7300 (0.7200 to 0.7600)" in tooltips[-1]
-
-
-def test_zoomed_curves_have_points_only_near_the_target() -> None:
-    runs = [run((1e6, TARGET_ACCURACY - 0.2), (2e6, TARGET_ACCURACY + 0.2))]
-    found = []
-    for zoomed in (False, True):
-        root = ElementTree.fromstring(page_svg(curves_chart([make_result(runs)], zoomed), "c", True))
-        found.append(sum("data-group" in one.attrib for one in root.iter("use")))
-    assert found[0] == CURVE_POSITIONS and 12 <= found[1] < CURVE_POSITIONS
-
-
-def test_zoomed_curves_of_results_far_from_the_target_are_drawn() -> None:
-    far = make_result([run((1e6, 0.1), (2e6, 0.2))])
-    assert "<svg" in page_svg(curves_chart([far], zoomed=True), "c", False)
+def test_curves_have_the_median_the_range_and_the_target() -> None:
+    result = make_result([run((1e6, 0.3), (2e6, last)) for last in (0.72, 0.73, 0.76)])
+    chart = curves_chart([result], {id(result): 5})
+    area, line = chart.traces
+    assert line["series"] == area["series"] == "ORG SYS (v2.0)" and line["record"] == area["record"] == 5
+    assert len(line["x"]) == CURVE_POSITIONS and len(area["x"]) == 2 * CURVE_POSITIONS
+    assert (line["x"][0], line["y"][0]) == (1e6, 0.3) and (line["x"][-1], line["y"][-1]) == (2e6, 0.73)
+    assert line["customdata"][-1] == [0.72, 0.76]
+    assert chart.shapes[0]["y0"] == 0.72 and "target, 0.72" in chart.caption
 
 
 @pytest.mark.parametrize("wrong", [(2e6, 700.0), (2e6, -3.0), (-5.0, 0.6), (1e300, 0.6)])
@@ -230,26 +198,42 @@ def test_phases_add_up_to_the_run() -> None:
     assert dict(zip(PHASES, spent.parts, strict=True)) == {
         "starting": 10.0,
         "training": 69.0,
-        "training and evaluation": 0.0,
         "evaluation": 20.0,
-        "closing": 1.0,
+        "after the target": 1.0,
+        "not known separately": 0.0,
     }
     assert sum(spent.parts) == spent.seconds
 
 
 @pytest.mark.parametrize(
-    ("spent", "parts"),
+    ("spent", "parts", "known"),
     [
-        (PhaseTimes(100, None, None, None, None), (0, 0, 100, 0, 0)),
-        (PhaseTimes(100, None, -5, None, 0), (0, 0, 100, 0, 0)),
-        (PhaseTimes(100, None, 10, None, 2), (10, 0, 88, 0, 2)),
-        (PhaseTimes(100, None, None, 95, 10), (0, 0, 0, 90, 10)),
-        (PhaseTimes(100, None, 300, 10, 0), (300, 0, 0, 0, 0)),
+        (PhaseTimes(100, None, None, None, None), (0, 0, 0, 0, 100), False),
+        (PhaseTimes(100, None, None, None, 0), (0, 0, 0, 0, 100), False),
+        (PhaseTimes(100, None, 0, None, 0), (0, 0, 0, 0, 100), False),
+        (PhaseTimes(100, None, 10, None, 2), (10, 0, 0, 2, 88), True),
+        (PhaseTimes(100, None, None, 95, 1), (0, 0, 95, 1, 4), True),
+        (PhaseTimes(100, None, 60, 50, 0), (60, 0, 50, 0, 0), True),
     ],
 )
-def test_unknown_phases_are_part_of_the_known_ones(spent: PhaseTimes, parts: tuple[float, ...]) -> None:
-    assert spent.parts == parts
-    assert (spent.training is None) == (spent.evaluation is None)
+def test_what_is_not_known_is_no_phase(spent: PhaseTimes, parts: tuple[float, ...], known: bool) -> None:
+    assert spent.parts == parts and spent.has_parts == known
+    assert (spent.training is None) == (spent.evaluation is None or spent.starting is None)
+
+
+def early(seconds: float) -> Result:
+    """Return a result whose first evaluation comes `seconds` before the pace of the later ones implies."""
+    times = evaluations_at((250 * n - (seconds if n == 1 else 0.0), 6e5 * n, 0.4 + 0.1 * n) for n in range(1, 5))
+    return make_result([make_run(1000.0, evaluations=times)])
+
+
+def test_a_negative_time_of_starting_is_unknown_and_an_anomaly() -> None:
+    result = early(60.0)
+    assert (result.startup_seconds or 0) < -10
+    spent = phase_times(result)
+    assert spent is not None and spent.starting is None and spent.training is None
+    assert "earlier than the pace between later ones implies" in (impossible_startup(result) or "")
+    assert impossible_startup(early(0.0)) is None
 
 
 def test_phase_times_are_means_of_the_converged_runs() -> None:
@@ -267,19 +251,11 @@ def test_phase_times_are_means_of_the_converged_runs() -> None:
     assert phase_times(make_result([runs[2]])) is None
 
 
-def test_bars_of_phases_are_proportional() -> None:
+def test_bars_of_phases_are_shares_of_what_is_known() -> None:
     late = evaluations_at((500 + 125 * n, 6e5 * n, accuracy) for n, accuracy in enumerate((0.4, 0.6, 0.7, 0.73), 1))
     result = make_result([make_run(1000.0, evaluating_seconds=100.0, evaluations=late)])
-    root = ElementTree.fromstring(page_svg(phase_times_chart([result]), "c", False))
-    lengths, starts, stops = {}, [], []
-    for bar in root.iter("path"):
-        if "data-group" in bar.attrib:
-            ends = [float(x) for x in re.findall(r"[ML] ([\d.]+)", bar.attrib["d"])]
-            kind = "".join(bar.itertext()).split("\n")[3].split(":")[0]
-            lengths[kind] = max(ends) - min(ends)
-            starts.append(min(ends))
-            stops.append(max(ends))
-    assert starts[1:] == stops[:-1], "each begins at the end of the one before"
-    whole = sum(lengths.values())
-    shares = {kind: length / whole for kind, length in lengths.items()}
-    assert shares == pytest.approx({"starting": 0.5, "training": 0.4, "evaluation": 0.1}, abs=0.002)
+    unknown = make_result([make_run(1000.0, evaluations=())], system="unknown")
+    chart = phase_times_chart([result, unknown], {id(result): 0, id(unknown): 1})
+    assert list(chart.records) == [0], "a result of which nothing is known has no bar"
+    shares = {trace["series"]: trace["x"][0] for trace in chart.traces}
+    assert shares == pytest.approx({"starting": 50.0, "training": 40.0, "evaluation": 10.0}, abs=0.2)

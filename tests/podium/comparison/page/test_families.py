@@ -1,12 +1,13 @@
 """Families of results in charts."""
 
+import pytest
+
 from podium.comparison.page.families import (
     CPUS,
     MAX_FAMILIES,
     OTHERS,
     UNKNOWN,
     family_of,
-    fastest_at_each_size,
     fastest_of_each_family,
     group_by_family,
     size_of,
@@ -25,13 +26,28 @@ def timed(
 
 
 def test_names_and_sizes_of_families() -> None:
-    assert family_of(timed(1)) == "NVIDIA A100 SXM"
+    assert family_of(timed(1, name="NVIDIA H100-SXM5-80GB")) == "NVIDIA H100 SXM"
     assert family_of(timed(1, name="Unheard-of 9000")) == "Unheard-of 9000"
     assert family_of(timed(1, name=None)) == UNKNOWN
     cpus = timed(1, accelerators=0, name=None, nodes=16)
     assert (family_of(cpus), size_of(cpus)) == (CPUS, 16)
     assert size_of(timed(1, accelerators=0, nodes=None)) is None
     assert size_of(timed(1, accelerators=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "capacity", "expected"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "", "NVIDIA A100 SXM, 40 GB"),
+        ("NVIDIA A100-SXM4-40GB", "80 GB", "NVIDIA A100 SXM, 40 GB"),
+        ("NVIDIA A100-SXM4", "80 GiB", "NVIDIA A100 SXM, 80 GB"),
+        ("NVIDIA A100", "40G", "NVIDIA A100, 40 GB"),
+        ("NVIDIA A100-PCIe", "TODO", "NVIDIA A100 PCIe, memory unknown"),
+        ("Tesla V100-SXM2-32GB (400W)", "32", "NVIDIA V100 SXM, 32 GB"),
+    ],
+)
+def test_accelerators_of_different_memory_are_different_families(name: str, capacity: str, expected: str) -> None:
+    assert family_of(timed(1, name=name, description={"accelerator_memory_capacity": capacity})) == expected
 
 
 def test_only_results_of_bert_large_with_time_and_size_are_in_families() -> None:
@@ -64,20 +80,13 @@ def test_families_beyond_the_maximum_share_the_last_series() -> None:
     assert OTHERS not in exactly.by_name and len(exactly.by_name) == MAX_FAMILIES
 
 
-def test_the_best_published_closed_results_are_selected() -> None:
-    best, slower, larger = timed(100, 8), timed(200, 8), timed(50, 16)
-    open_one, own = timed(10, 8, division="open"), timed(10, 16, round=None)
-    unknown = timed(90, 32, division=None)
-    assert fastest_at_each_size([slower, unknown, larger, open_one, best, own]) == [best, larger, unknown]
-
-
 def test_results_are_ranked_by_the_scaled_score() -> None:
     scaled = timed(100, scaling_factor=1.5)
     assert scaled.ranking_minutes() == 1.5 * (scaled.score_minutes or 0)
     two = make_result([make_run(60), make_run(120)])
     assert two.ranking_minutes() == 1.5
     other = timed(120)
-    assert fastest_at_each_size([scaled, other]) == [other]
+    assert fastest_of_each_family(group_by_family([scaled, other])) == [other]
 
 
 def test_the_best_of_a_family_is_of_the_closed_division_if_there_is_one() -> None:

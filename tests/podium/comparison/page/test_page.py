@@ -1,21 +1,27 @@
-"""The HTML page of a comparison, and its SVG files."""
+"""The HTML page of a comparison."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
 import pytest
 
 from podium.comparison.cost import Cost, Costs
 from podium.comparison.load import Comparison
-from podium.comparison.page.page import Limits, charts_by_name, comparison_page, write_svg_files
+from podium.comparison.page.charts import MAX_CURVES as DRAWN_CURVES
+from podium.comparison.page.page import MAX_CURVES, comparison_page
 from podium.comparison.result import Result
 from podium.mllog.benchmarks import benchmarks
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
-from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content, sketch_charts
+from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content, charts_of, data_of
 
-SECTIONS = ["Results", "Time to train", "Throughput", "Convergence", "Where the time goes", "Anomalies"]
+BERT = "BERT-large pretraining (bert)"
+SECTIONS = [BERT, "Results", "Where the time goes", "Anomalies"]
+CHARTS = [  # of results without known phases
+    "Time to train by number of accelerators",
+    "Throughput of an accelerator by number of accelerators",
+    "Highest throughput of each family",
+    "Masked-LM accuracy by samples trained on",
+]
 
 
 def compare(*results: Result, notes: tuple[str, ...] = ()) -> Comparison:
@@ -23,9 +29,16 @@ def compare(*results: Result, notes: tuple[str, ...] = ()) -> Comparison:
 
 
 def page_of(comparison: Comparison, costs: Costs | None = None) -> str:
-    """Return the page with sketches in place of charts, which are slow to draw."""
-    with sketch_charts():
-        return comparison_page(comparison, costs)
+    return comparison_page(comparison, costs)
+
+
+def records_of(chart: dict[str, Any]) -> set[int]:
+    """Return the records that a chart has points, curves or bars of."""
+    found = set(chart["records"])
+    for trace in chart["traces"]:
+        found.update(trace.get("records", []))
+        found.update([trace["record"]] if "record" in trace else [])
+    return found
 
 
 def headings(html: str) -> list[str]:
@@ -56,7 +69,7 @@ def test_every_result_is_in_the_table() -> None:
     assert cells(html, "Score (min)") == [f"{1.5 * measured:,.3f}", f"{measured:,.3f}"]
     assert cells(html, "Measured (min)") == [f"{measured:,.3f}"] * 2
     assert cells(html, "Accel.") == ["8", "0"]
-    assert cells(html, "Accelerator") == ["NVIDIA A100 SXM", "none"]
+    assert cells(html, "Accelerator") == ["NVIDIA A100 SXM, 80 GB", "none"]
     assert cells(html, "MFU") == [f"{100 * (make_result().utilization or 0):.1f} %", "unknown"]
     assert cells(html, "Cause") == ["samples"] * 2
     assert cells(html, "Same runs as") == ["–", "v2.0 ORG SYS"]
@@ -68,7 +81,7 @@ def test_tables_of_scaling_and_cost() -> None:
     unpriced = make_result(round="v2.1", system="OTHER")
     costs = Costs("EUR", (Cost(100.0, 12.5, 2_000.0), Cost(1e3, 77.25, None), None), ("no price for 1 result",))
     html = page_of(compare(few, many, unpriced), costs)
-    assert headings(html) == [*SECTIONS[:4], "Scaling", "Cost", *SECTIONS[4:]]
+    assert headings(html) == [*SECTIONS[:2], "Scaling", "Cost", *SECTIONS[2:]]
     scaling = html[html.index(">Scaling</h2>") :]
     assert cells(scaling, "Accel.") == ["8", "32"]
     assert cells(scaling, "Samples/s per accel.")[0] == "100.0 %"
@@ -102,7 +115,7 @@ def test_tables_of_scaling_and_cost() -> None:
 def test_results_with_missing_or_invalid_values_are_in_the_page(result: Result) -> None:
     html = page_of(compare(result))
     assert_only_page_content(Parsed(html))
-    assert headings(html)[0] == "Results" and headings(html)[-1] == "Anomalies"
+    assert "Results" in headings(html) and headings(html)[-1] == "Anomalies"
     assert cells(html, "System") == ["SYS"]
 
 
@@ -119,20 +132,17 @@ def test_a_page_without_results() -> None:
     html = page_of(compare(notes=("nothing was found",)))
     assert headings(html) == ["Results", "Anomalies"]
     assert "There are no results." in html and "<li>nothing was found</li>" in html
-    assert "<svg" not in html
+    assert not charts_of(html) and data_of(html)["filters"] is None
     assert "None." in page_of(compare())
 
 
 def test_own_results_of_another_size_are_in_no_chart() -> None:
     tiny = make_result(system="laptop", round=None, full_size=False, submitter="Me")
     html = page_of(compare(make_result(), tiny))
-    assert all(
-        "laptop" not in "".join(ElementTree.fromstring(svg).itertext())
-        for svg in re.findall(r"<svg.*?</svg>", html, re.S)
-    )
+    assert all(records_of(chart) == {0} for chart in charts_of(html).values())
     assert "Other sizes of BERT" in html and "Your laptop" in html
     html = page_of(compare(tiny))
-    assert "<svg" not in html and headings(html) == ["Results", "Anomalies"]
+    assert not charts_of(html) and headings(html) == ["Your own results", "Results", "Anomalies"]
 
 
 def test_own_results_are_marked_and_in_every_chart() -> None:
@@ -140,9 +150,35 @@ def test_own_results_are_marked_and_in_every_chart() -> None:
     html = page_of(compare(make_result(), mine))
     rows = [one.get("class") for one in Parsed(html).all("tr")]
     assert rows[:3] == [None, None, "marked"]
-    charts = re.findall(r"<svg.*?</svg>", html, re.S)
-    has_own = ["mine" in svg for svg in charts[::2]]  # the wide charts, which have the tooltips
-    assert len(charts) == 12 and has_own.count(False) == 1, "all but the published best of each family"
+    charts = charts_of(html)
+    assert list(charts) == CHARTS
+    assert all(records_of(chart) == {0, 1} for chart in charts.values())
+
+
+def test_results_can_be_filtered_by_each_property() -> None:
+    hgx = make_result(accelerators=16, round="v2.1", division="open", submitter="OTHER", accelerator="X", kind=None)
+    filters = data_of(page_of(compare(make_result(), hgx, make_result(round=None))))["filters"]
+    facets = {one["name"]: [one["values"][place] for place in one["of"]] for one in filters["facets"]}
+    assert facets == {
+        "Benchmark": ["bert"] * 3,
+        "Accelerator": ["NVIDIA A100 SXM, 80 GB", "X", "NVIDIA A100 SXM, 80 GB"],
+        "Number of accelerators": ["8", "16", "8"],
+        "Round": ["v2.0", "v2.1", "your own"],
+        "Division": ["closed", "open", "closed"],
+    }
+    assert filters["names"] == ["ORG SYS", "OTHER SYS", "ORG SYS"]
+    assert [one is None for one in filters["ranking"]] == [False, True, False], "the open division has other models"
+    assert "8×NVIDIA A100 SXM" in filters["tooltips"][0]
+
+
+def test_rows_of_every_table_have_their_record() -> None:
+    anomalous = make_result(system="OTHER", accelerators=16, anomalies=("is odd", "is very odd"))
+    html = page_of(compare(make_result(), anomalous))
+    rows = [
+        [one.get("data-r") for one in Parsed(part).all("tr")][1:]
+        for part in re.findall(r"<table.*?</table>", html, re.S)
+    ]
+    assert rows == [["0", "1"], ["0", "1"], ["0", "1"], ["1", "1"]]
 
 
 def test_results_without_size_or_time_are_counted() -> None:
@@ -153,9 +189,10 @@ def test_results_without_size_or_time_are_counted() -> None:
 
 def test_the_number_of_curves_is_limited() -> None:
     many = [make_result(accelerator=f"accelerator {n}", kind=None, system=f"system-{n:02d}") for n in range(30)]
-    svg = re.findall(r"<svg[^>]*Masked-LM accuracy by samples.*?</svg>", page_of(compare(*many)), re.S)
-    assert len(svg) == 2
-    assert len(set(re.findall(r"system-\d\d", svg[0]))) == Limits().curves
+    chart = charts_of(page_of(compare(*many)))["Masked-LM accuracy by samples trained on"]
+    assert len(records_of(chart)) == MAX_CURVES and chart["most"] == DRAWN_CURVES
+    colours = {trace["marker"]["color"] for trace in chart["traces"] if "marker" in trace}
+    assert len(colours) == MAX_CURVES
 
 
 def of_benchmark(name: str, metric: float, **changes: object) -> Result:
@@ -167,9 +204,9 @@ def of_benchmark(name: str, metric: float, **changes: object) -> Result:
 
 def test_a_page_of_one_other_benchmark_has_its_metric_and_name() -> None:
     html = page_of(compare(of_benchmark("llama31_8b", 3.3), of_benchmark("llama31_8b", 3.2, accelerators=16)))
-    assert headings(html) == [*SECTIONS[:4], "Scaling", *SECTIONS[4:]]
+    assert headings(html) == ["Llama 3.1 8B pretraining (llama31_8b)", "Results", "Scaling", *SECTIONS[2:]]
     assert "<h1>MLPerf Training results: Llama 3.1 8B pretraining</h1>" in html
-    assert "Log perplexity by samples trained on" in html and "The last part, near the target" in html
+    assert "Log perplexity by samples trained on" in html
     assert "target, 3.3; lower is better" in html and "Sample: sequence of 8,192 tokens." in html
     assert "log perplexity ≤ 3.3" in html and "BERT-large</h3>" not in html and "masked-LM" not in html
     assert cells(html, "Benchmark") == ["llama31_8b"] * 2
@@ -181,14 +218,13 @@ def test_a_page_of_several_benchmarks_has_a_section_for_each() -> None:
     html = page_of(compare(*results, unknown))
     sections = ["chess_2030", "Llama 3.1 8B pretraining (llama31_8b)", "BERT-large pretraining (bert)"]
     found = headings(html)
-    assert found[0] == "Results" and set(found[1:4]) == set(sections) and found[4:] == SECTIONS[4:]
+    assert set(found[:3]) == set(sections) and found[3:] == SECTIONS[1:]
     assert cells(html, "Benchmark") == ["llama31_8b", "llama31_8b", "bert", "chess_2030"]
     assert cells(html, "Score (min)")[3] == "–", "the rules of chess_2030 are not known"
-    of_llama = html[html.index("(llama31_8b)</h2>") :]
-    of_llama = of_llama[: of_llama.index("</section>")]
-    assert "SYS" in of_llama and "chess" not in of_llama and "bert" not in of_llama
-    assert "llama31_8b: Time to train by number of accelerators" in of_llama
-    assert list(charts_by_name(compare(*results)))[:2] == ["bert-time-to-train", "bert-throughput"]
+    drawn = [records_of(chart) for chart in data_of(html)["charts"].values()]
+    assert all(one <= {0, 1} or one == {2} or one == {3} for one in drawn), "a chart is of one benchmark"
+    benchmark = data_of(html)["filters"]["facets"][0]
+    assert benchmark["values"][benchmark["initial"]] == "llama31_8b", "the one with the most results is shown first"
 
 
 def test_the_page_of_many_results_stays_small() -> None:
@@ -199,10 +235,8 @@ def test_the_page_of_many_results_stays_small() -> None:
         for name in names
         for n in range(6)
     ]
-    assert Limits.of_page(len(names)).curves < Limits().curves
-    html = page_of(compare(*results))
-    titles = html.count("<title>")
-    assert len(html) < 4_500 * len(results) and titles < 10 * len(results)
+    empty = len(page_of(compare(results[0])))
+    assert len(page_of(compare(*results))) - empty < 5_500 * len(results)
 
 
 def test_columns_without_values_are_left_out() -> None:
@@ -222,28 +256,12 @@ def test_hostile_names_are_escaped() -> None:
         hostile = make_result(**fields, kind=None, accelerators=2 + number, repeats=name, anomalies=(f"{name} is odd",))
         return [hostile, make_result(round=None, system=name, submitter=name)]
 
-    def parsed(page: Callable[[Comparison], str], names: tuple[str, ...]) -> Parsed:
-        return Parsed(page(compare(*(one for n, name in enumerate(names) for one in named(n, name)), notes=names)))
+    def parsed(names: tuple[str, ...]) -> Parsed:
+        return Parsed(page_of(compare(*(one for n, name in enumerate(names) for one in named(n, name)), notes=names)))
 
-    found = parsed(comparison_page, HOSTILE)
-    expected = parsed(page_of, tuple(f"name {number}" for number in range(len(HOSTILE))))
+    found, expected = parsed(HOSTILE), parsed(tuple(f"name {number}" for number in range(len(HOSTILE))))
     assert_only_page_content(found)
-    for tag in (
-        "table",
-        "tr",
-        "td",
-        "th",
-        "script",
-        "style",
-        "svg",
-        "figure",
-        "title",
-        "section",
-        "li",
-        "p",
-        "h2",
-        "h3",
-    ):
+    for tag in ("table", "tr", "td", "th", "script", "style", "figure", "title", "section", "li", "p", "h2", "h3"):
         assert len(found.all(tag)) == len(expected.all(tag)), tag
 
 
@@ -252,26 +270,3 @@ def test_hostile_names_of_benchmarks_are_escaped() -> None:
     html = page_of(compare(*(make_result(benchmark=name) for name in names)))
     assert_only_page_content(Parsed(html))
     assert len(headings(html)) == len(names) + 3
-    assert list(charts_by_name(compare(*(make_result(benchmark=name) for name in names)))) == []
-
-
-def test_svg_files_are_the_charts_of_the_page(tmp_path: Path) -> None:
-    comparison = compare(make_result(), make_result(round="v2.1", accelerators=16))
-    paths = write_svg_files(comparison, tmp_path / "pictures")
-    assert (
-        [path.stem for path in paths]
-        == list(charts_by_name(comparison))
-        == [
-            "time-to-train",
-            "throughput",
-            "throughput-of-families",
-            "convergence",
-            "convergence-near-target",
-            "time-spent",
-        ]
-    )
-    titles = "".join(Parsed(page_of(comparison)).texts_in("h3"))
-    for path, (_, chart) in zip(paths, charts_by_name(comparison).items(), strict=True):
-        root = ElementTree.fromstring(path.read_bytes())
-        assert any(text.strip() == chart.title for text in root.itertext()) and chart.title in titles
-    assert write_svg_files(compare(), tmp_path / "none") == []
