@@ -17,7 +17,7 @@ from benchmarks.bert.sizes import LARGE, SIZES
 from podium.comparison.load import RunCache, load_results
 from podium.comparison.result import Result
 from podium.config.load import recipe_files
-from podium.config.schema import Description, OptimizerSettings
+from podium.config.schema import Description, OptimizerSettings, is_stated
 from podium.core.errors import UsageError
 from podium.core.text import did_you_mean, format_list, one_line, short_repr
 from podium.mllog.run import BERT, Run
@@ -306,7 +306,8 @@ def _description(published: Published, name: str, launch: Mapping[str, Any]) -> 
     """Return MLPerf's fields that the description states, bounded and printable, with those that Podium checks set."""
     keys = [one.alias or key for key, one in Description.model_fields.items()]
     own = ("submitter", "status", "division", "system_name", "number_of_nodes", "accelerators_per_node")
-    stated = {key: _bounded(published.description[key]) for key in keys if published.description.get(key)}
+    given = published.description
+    stated = {key: _bounded(given[key]) for key in keys if is_stated(given.get(key, ""))}
     fields = {
         "division": published.division,
         "system_name": name,

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 from podium.cli.main import app
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.run.dry_run import commands
 from podium.run.run_set import RunRequest
 from podium.system_files import compose
 from podium.system_files.compose import checked, load_draft
 from podium.system_files.published import draft_from, find_published
 from tests.podium.comparison.conftest import DESCRIPTION, log_text
+from tests.podium.conftest import dry_run_lines
 
 LAMB = {
     "opt_base_learning_rate": 4e-4,
@@ -196,4 +196,4 @@ def test_the_command_writes_a_file_that_a_dry_run_accepts(
     path = Path(document["file"])
     text = path.read_text(encoding="utf-8")
     assert "Reproduces MLPerf Training v2.1 Org Inc. SYS" in text and "Not in the logs" in text
-    assert "recipe padded" in commands(RunRequest(str(path)))[0]
+    assert "recipe padded" in dry_run_lines(RunRequest(str(path)))[0]
