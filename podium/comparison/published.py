@@ -4,7 +4,7 @@ The published runs are those that the system's file names under `reproduces`. Th
 the published time was spent; without them only totals are compared.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -20,7 +20,7 @@ from podium.core.errors import UsageError, attempt
 from podium.core.text import format_list
 from podium.mllog.run import Run
 from podium.mllog.significance import Summary, Welch, format_p_value, summarize, welch_test
-from podium.run.records import runs_of_system
+from podium.run.records import RunRecord, runs_of_system
 
 # Parts of a run's time: samples come first, as the number of steps; the others are seconds that each run spends.
 START, EVALUATION, STEPS = "start-up", "evaluation", "steps"
@@ -97,7 +97,7 @@ def _own_runs(system: str, read: ReadRuns, folders: OutputFolders) -> tuple[list
     if not records:
         raise UsageError(f"{folders.runs / system}: has no runs of {system}; start some with `podium run {system}`")
     newest = records[-1].settings
-    same = [one for one in records if not mixed_settings(configured([newest, attempt(_settings_of(one))[0] or {}]))]
+    same = [one for one in records if _has_settings(one, newest)]
     found = find_logs(same, folders, read)
     converged = [run for run in found.runs if run.converged]
     notes = list(found.notes)
@@ -111,8 +111,10 @@ def _own_runs(system: str, read: ReadRuns, folders: OutputFolders) -> tuple[list
     return converged, notes
 
 
-def _settings_of(record: Any) -> Callable[[], Mapping[str, Any]]:
-    return lambda: record.settings  # type: ignore[no-any-return]
+def _has_settings(record: RunRecord, wanted: Mapping[str, Any]) -> bool:
+    """Whether a run's configuration can be read and agrees with another one."""
+    settings: Mapping[str, Any] | None = attempt(getattr, record, "settings")[0]
+    return settings is not None and not mixed_settings(configured([wanted, settings]))
 
 
 def _published_runs(wanted: Reproduces, published: Sequence[Result]) -> list[Run]:
@@ -222,13 +224,12 @@ def as_json(found: PublishedComparison) -> dict[str, Any]:
 
 
 def _quantity_json(both: tuple[Summary, Summary], test: Welch | str) -> dict[str, Any]:
-    is_test = isinstance(test, Welch)
     return {
         "own": asdict(both[0]),
         "published": asdict(both[1]),
         "same": None if isinstance(test, str) else not test.significant,
-        "welch": asdict(test) if is_test else None,
-        "untested": None if is_test else test,
+        "welch": asdict(test) if isinstance(test, Welch) else None,
+        "untested": test if isinstance(test, str) else None,
     }
 
 

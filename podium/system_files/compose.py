@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from podium.config.load import USER_SYSTEMS, load_system
+from podium.config.reference import SCHEMA_FILE
 from podium.config.schema import SYSTEM_NAME, RunConfig
 from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import make_folder, write_atomically
 from podium.core.paths import user_and_shipped_paths
 from podium.core.text import short_repr
-from podium.system_files.files import comment, section
+from podium.system_files.files import SCHEMA_LINE, comment, section
 
 DATA = {
     "store": "wikipedia",
@@ -38,7 +39,9 @@ class Draft:
     @property
     def text(self) -> str:
         """The content of the file."""
-        head = "#\n".join(comment(paragraph) for paragraph in self.head)
+        schema = USER_SYSTEMS / SCHEMA_FILE.name
+        head = f"{SCHEMA_LINE} $schema={schema.name}\n" if schema.is_file() else ""
+        head += "#\n".join(comment(paragraph) for paragraph in self.head)
         parts = {"description": self.description, "launch": self.launch, "bert": self.bert}
         sections = [section(name, values, self.comments) for name, values in parts.items() if values]
         if self.reproduces:

@@ -10,6 +10,7 @@ from podium.core.text import one_line
 from podium.core.yaml_files import MAX_YAML_BYTES, dump_yaml
 
 COMMENT_WIDTH = 117
+SCHEMA_LINE = "# yaml-language-server:"  # for editors: which schema completes and checks the file
 
 
 def head_comment(path: Path) -> str:
@@ -18,7 +19,8 @@ def head_comment(path: Path) -> str:
     for line in read_bounded(path, MAX_YAML_BYTES).decode("utf-8", errors="replace").splitlines():
         if not line.startswith("#"):
             break
-        lines.append(line.lstrip("#").strip())
+        if not line.startswith(SCHEMA_LINE):
+            lines.append(line.lstrip("#").strip())
     return " ".join(lines)
 
 

@@ -50,7 +50,7 @@ def _summarize(system: str, gpus: Sequence[NvidiaGpu]) -> SystemSummary:
     path = system_path(system)
     config, error = attempt(load_system, system)
     if config is None:
-        return SystemSummary(path.stem, path, None, (str(error),))
+        return SystemSummary(path.stem, path, None, (str(error).replace(f"{path}: ", ""),))
     return SystemSummary(path.stem, path, config, tuple(_obstacles(system, config, gpus)))
 
 

@@ -17,7 +17,7 @@ from benchmarks.bert.sizes import LARGE, SIZES
 from podium.comparison.load import RunCache, load_results
 from podium.comparison.result import Result
 from podium.config.load import recipe_files
-from podium.config.schema import Description, OptimizerSettings
+from podium.config.schema import Description, OptimizerSettings, is_stated
 from podium.core.errors import UsageError
 from podium.core.text import did_you_mean, format_list, one_line, short_repr
 from podium.mllog.run import BERT, Run
@@ -91,7 +91,8 @@ def find_published(text: str) -> Published:
     path = Path(text)
     if path.exists():
         return from_result(_only_result(path))
-    tables = {_key(one): one for one in (*read_runs(), *read_scores())}
+    rows: list[PublishedRun | PublishedScore] = [*read_runs(), *read_scores()]
+    tables = {_key(one): one for one in rows}
     wanted = "/".join(text.replace(" ", "/").split("/")).removeprefix("v").casefold()
     found = [one for key, one in tables.items() if wanted in (key.casefold(), key.partition("/")[2].casefold())]
     if not found:
@@ -232,9 +233,9 @@ def nearest_recipe(published: Published) -> tuple[str, str]:
     if published.rows is not None:
         return "indexed", (
             f"logs state d_batch_size, by which a step has a row for each of its {batch:,} samples: they are not "
-            "packed; whether their padding was removed no log says"
+            "packed; whether their padding was removed no log states"
         )
-    return "indexed", "no log says whether samples were packed or padded; this one trains them without padding"
+    return "indexed", "no log states whether samples were packed or padded; this one trains them without padding"
 
 
 def draft_from(published: Published, name: str, recipe: str | None = None, data: str = "data") -> Draft:
@@ -256,7 +257,7 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
     bert: dict[str, Any] = {"implementation": IMPLEMENTATION, "recipe": chosen, "size": published.size}
     if published.size == LARGE.name:
         bert |= data_settings(data)
-        comments["data"] = "No log says where the data was. Yours: docs/data.md."
+        comments["data"] = "No log states where the data was. Yours: docs/data.md."
     bert["global_batch_size"] = published.global_batch_size
     steps = _accumulation(published, ranks, unclear)
     if steps != 1:
@@ -279,7 +280,7 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
     head = (
         f"Reproduces MLPerf Training {published.name}, from {published.source}. Run it with `podium run {name}`, then "
         f"`podium compare --published {name}`.",
-        f"No log says, or it is unclear: {'; '.join(unknown)}.",
+        f"Not in the logs, or unclear: {'; '.join(unknown)}.",
         "The description is that of the published system; replace it by that of yours before you publish a result.",
     )
     reproduces = {
@@ -305,7 +306,8 @@ def _description(published: Published, name: str, launch: Mapping[str, Any]) -> 
     """Return MLPerf's fields that the description states, bounded and printable, with those that Podium checks set."""
     keys = [one.alias or key for key, one in Description.model_fields.items()]
     own = ("submitter", "status", "division", "system_name", "number_of_nodes", "accelerators_per_node")
-    stated = {key: _bounded(published.description[key]) for key in keys if published.description.get(key)}
+    given = published.description
+    stated = {key: _bounded(given[key]) for key in keys if is_stated(given.get(key, ""))}
     fields = {
         "division": published.division,
         "system_name": name,
@@ -395,7 +397,7 @@ def _is_same(known: HyperparameterSet, published: Published, logged: Mapping[str
         return False
     if f"v{known.source}" == published.name:
         return True
-    keys = ("learning_rate", "beta1", "beta2", "weight_decay", "decay_steps", "warmup_steps")
+    keys: tuple[str, ...] = ("learning_rate", "beta1", "beta2", "weight_decay", "decay_steps", "warmup_steps")
     if known.algorithm == "adamw" and logged:  # Samsung's schedule is logged otherwise than it was
         keys = ("learning_rate", "beta1", "beta2")
     return bool(logged) and not any(key not in logged or _differs(known.optimizer[key], logged[key]) for key in keys)
@@ -407,5 +409,5 @@ def _differs(a: float, b: float) -> bool:
 
 def _max_samples(most: float, until_decay: float) -> int:
     wanted = ROOM * most if most else until_decay
-    digits = -5 if wanted > 1e6 else -3 if wanted > 1e4 else 0
-    return max(1, math.ceil(wanted * 10.0**digits) * 10**-digits)
+    unit = 100_000 if wanted > 1e6 else 1000 if wanted > 1e4 else 1
+    return max(1, math.ceil(wanted / unit) * unit)

@@ -46,17 +46,20 @@ def test_a_file_with_errors_does_not_end_the_list(
     assert "packd" in system_json(found[0])["error"]
     console = Console(file=io.StringIO(), width=200)
     print_systems(console, found)
-    assert "no: there is no recipe 'packd'" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "there is no recipe 'packd'" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_text_of_a_file_is_no_markup(write_system: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     without_gpus(monkeypatch)
     changes = {"launch.device": "cuda", "description.accelerator_model_name": "[red]\u202eGPU", "bert.data": {}}
     path = write_system({**changes, "description.accelerators_per_node": "1"})
-    path.write_text("# Head [bold]\u202e\n# and more.\n" + path.read_text())
+    path.write_text(
+        "# yaml-language-server: $schema=system.schema.json\n# Head [bold]\u202e\n# and more.\n" + path.read_text()
+    )
     console = Console(file=io.StringIO(), width=200)
     print_system(console, read_system(str(path)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "yaml-language-server" not in shown
     assert "\u202e" not in shown and "[red]" in shown and "Head [bold]" in shown
 
 

@@ -10,11 +10,11 @@ from podium.config import load
 from podium.config.load import load_system
 from podium.core.errors import UsageError
 from podium.doctor.accelerators import GIB, NvidiaGpu
-from podium.run.dry_run import commands
 from podium.run.run_set import RunRequest
 from podium.system_files import compose, new
 from podium.system_files.compose import checked, target_path, write_system
 from podium.system_files.new import NewOptions, draft_for_machine, nearest_set
+from tests.podium.conftest import dry_run_lines
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_without_a_gpu_the_tiny_bert_runs_at_once(systems: Path, monkeypatch: py
     assert (config.size, config.launch.device, config.hyperparameters) == ("tiny", "cpu", "tiny_adamw_16")
     assert config.optimizer == load_system("laptop").optimizer
     assert config.description.host_memory_capacity.endswith(" GB")
-    assert "implementations.pytorch.train" in commands(RunRequest(str(path)))[-1]
+    assert "implementations.pytorch.train" in dry_run_lines(RunRequest(str(path)))[-1]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 from podium.cli.main import app
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.run.dry_run import commands
 from podium.run.run_set import RunRequest
 from podium.system_files import compose
 from podium.system_files.compose import checked, load_draft
 from podium.system_files.published import draft_from, find_published
 from tests.podium.comparison.conftest import DESCRIPTION, log_text
+from tests.podium.conftest import dry_run_lines
 
 LAMB = {
     "opt_base_learning_rate": 4e-4,
@@ -66,7 +66,7 @@ def test_logged_values_are_used_and_resolve(write: Write) -> None:
     assert (config.reproduces.round, config.reproduces.submitter) == ("v2.1", "Org Inc.")
     assert config.reproduces.seconds == (1000.0, 1001.0, 1002.0)
     assert config.reproduces.samples == (448 * 4000,) * 3 and config.max_samples > 448 * 4000
-    assert any("no log says whether samples were packed" in note for note in notes)
+    assert any("no log states whether samples were packed" in note for note in notes)
     assert any("paths of the data" in note for note in notes)
 
 
@@ -105,7 +105,7 @@ def test_without_hyper_parameters_the_nearest_set_stands_for_them(write: Write) 
         ({"d_batch_size": 56}, "Dell", "indexed", "they are not packed"),
         ({}, "Graphcore", "packed", "arXiv 2107.02027"),
         ({}, "Baidu", "exchanged", "Baidu published it"),
-        ({}, "Habana", "indexed", "no log says whether samples were packed or padded"),
+        ({}, "Habana", "indexed", "no log states whether samples were packed or padded"),
     ],
 )
 def test_the_nearest_recipe_is_named_with_the_reason(
@@ -195,5 +195,5 @@ def test_the_command_writes_a_file_that_a_dry_run_accepts(
     assert document["reproduces"]["system"] == "SYS"
     path = Path(document["file"])
     text = path.read_text(encoding="utf-8")
-    assert "Reproduces MLPerf Training v2.1 Org Inc. SYS" in text and "No log says" in text
-    assert "recipe padded" in commands(RunRequest(str(path)))[0]
+    assert "Reproduces MLPerf Training v2.1 Org Inc. SYS" in text and "Not in the logs" in text
+    assert "recipe padded" in dry_run_lines(RunRequest(str(path)))[0]
