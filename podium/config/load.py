@@ -200,8 +200,9 @@ def _launch_of_chosen_launcher(
     The second value has a note if there are any. A file's container is replaced as a whole, but for its mounts, where
     the command line names another image. UsageError, with all settings that are needed besides, if some are.
     """
-    launch, given = file.document["launch"], overrides.get("launch")
-    chosen = given.get("launcher") if isinstance(given, Mapping) else None
+    launch, found = file.document["launch"], overrides.get("launch")
+    given: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    chosen = given.get("launcher")
     if chosen not in CONTAINER_RUNTIMES or chosen == launch.get("launcher", "torchrun"):
         return launch, ()
     kept, left_out = dict(launch), []
