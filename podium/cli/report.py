@@ -34,7 +34,9 @@ def report(
 ) -> None:
     """Report on local runs: outcome, speed, balance and phases; --html adds curves of loss and accuracy.
 
-    Covers finished, running and failed runs, and changes nothing in their folders except with --log-to. Exit code 0 whatever the outcome of
+    Covers finished, running and failed runs, and changes nothing in their folders except with --log-to.
+
+    Exit code 0 whatever the outcome of
     the runs, 1 if the page cannot be written, 2 if a folder contains no run.
     """
     from podium.config.run_folder import RunFolder
