@@ -70,10 +70,10 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
     """
     folder = run.folder
     result = finalize_log(folder)
-    summary = folder.read_summary()
-    if result is None or summary is None:
+    written = folder.read_summary()
+    if result is None or written is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
-    summary = _with_energy(run, result, summary)
+    summary = _with_energy(run, result, written)
     if folder.was_restarted:
         note(f"The run was restarted, so its log is not a result; it stays in {result}")
     elif folder.was_profiled:
