@@ -40,6 +40,7 @@ from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
 from podium.run.collect import FinishedRun
+from podium.run.observation import Observation
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord
 from podium.run.results import close_orphaned_runs
@@ -99,6 +100,23 @@ def test_runs_become_results_with_different_seeds(
     assert {path: path.read_bytes() for path in folder.glob("result_*.txt")} == logs and len(logs) == 2
     assert sorted(path.name for path in results.iterdir()) == ["bert", "set.json"]
     assert not list((home / "runs").rglob("replaced_results"))  # they were copies
+
+
+def test_profiled_runs_are_no_results(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    (run,) = run_set(open_config, 1, QUIET, observation=Observation(profile_steps=2))
+    assert run.result == run.folder / "result.profiled.txt" and not (home / "results" / "laptop" / "bert").exists()
+    record = read_set(run.folder.parent)
+    assert record is not None and not record.ended[0].is_result
+    (next_run,) = run_set(open_config, 1, QUIET)
+    assert next_run.published
+
+
+def test_options_are_passed_to_a_container_and_to_the_ranks() -> None:
+    observation = Observation(("wandb", "mlflow"), profile_steps=3, profile_all_ranks=True)
+    assert observation.train_options == ["--profile", "3", "--profile-all-ranks"]
+    assert observation.options == ["--log-to", "wandb,mlflow", "--profile", "3", "--profile-all-ranks"]
+    assert Observation().options == Observation().train_options == []
 
 
 @pytest.mark.parametrize("seed", [0, 7])
