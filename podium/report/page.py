@@ -100,7 +100,7 @@ def format_mean_sd(field: ReportField, over: Statistics) -> str:
 SETS_TITLE = "time-to-train, samples to target and sequences/s of the runs that succeeded, mean ± sd"
 P_CAPTION = (
     "p: Welch's t-test of the mean against the first set's, two-sided and not corrected for the number of sets. Runs "
-    "that missed their target, failed or were stopped are left out."
+    "that missed their target, failed or were stopped are left out. –: no test, for fewer than two runs or no spread."
 )
 
 

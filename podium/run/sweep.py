@@ -140,15 +140,14 @@ def plan_sweep(request: SweepRequest) -> Sweep:
         if key in ("seed", "recipe"):
             raise UsageError(f"--set {key}: use --{'seeds N' if key == 'seed' else 'recipe A,B'} in a sweep")
     recipes: Sequence[str | None] = request.recipes or [None]
-    combinations = list(product(recipes, *choices))
+    combinations = [(recipe, settings) for recipe in recipes for settings in product(*choices)]
     if len(combinations) > MAX_SETS:
         raise UsageError(
             f"these are {len(combinations):,} combinations; allowed are up to {MAX_SETS:,}: leave out values"
         )
     parent = (request.folder or run_set.RUNS / system_path(request.system).stem / "sweep").resolve()
     sets, errors = list[SweepSet](), list[str]()
-    for recipe, *chosen in combinations:
-        settings = [str(one) for one in chosen]
+    for recipe, settings in combinations:
         varied = [one for one, values in zip(settings, choices, strict=True) if len(values) > 1]
         parts = [*([recipe] if recipe is not None and (len(recipes) > 1 or not varied) else []), *varied]
         name = ", ".join(parts)
@@ -163,7 +162,7 @@ def plan_sweep(request: SweepRequest) -> Sweep:
         if same is not None:
             errors.append(f"{name}: has the same configuration as {same.name}; leave one of them out")
             continue
-        sets.append(SweepSet(name or config.recipe, recipe, tuple(settings), config, folder, range(request.seeds)))
+        sets.append(SweepSet(name or config.recipe, recipe, settings, config, folder, range(request.seeds)))
     if errors and len(combinations) == 1:
         raise UsageError(errors[0])
     if errors:
