@@ -263,15 +263,17 @@ class Comparison:
 
 def load_results(
     paths: Sequence[Path],
-    cache: RunCache,
+    cache: RunCache | None = None,
     on_start: Callable[[int], None] = lambda logs: None,
     on_read: Callable[[int], None] = lambda logs: None,
 ) -> Comparison:
     """Return all results in trees of results or archives of such trees.
 
     The first callback is called once with the number of logs, the second with the number of logs that were read since
-    its last call. Raises UsageError for a path without results, WorkError for one that cannot be read.
+    its last call. Without a cache every log is parsed. Raises UsageError for a path without results, WorkError for one
+    that cannot be read.
     """
+    cache = cache or RunCache(None)
     with ExitStack() as stack:
         notes: list[str] = []
         given = [one for path in paths for one in _expand_archives(path)]

@@ -41,7 +41,7 @@ def _check_times(log: RunLog) -> Iterator[Anomaly]:
 def _check_order(log: RunLog) -> Iterator[Anomaly]:
     """Steps back in time: of more than MAX_CLOCK_STEP_MS between events that figures depend on, or any other."""
     plausible = [event for event in log.events if 0 < event.time_ms < LATEST_MS]
-    # Checkpoints that are evaluated after the run, in any order, have times of their own.
+    # Checkpoints that are evaluated after the run, in any order, have later times than run_stop.
     during = log.rules is None or not log.rules.offline_evaluation
     timed = [event for event in plausible if event.key in TIMED_KEYS] if during else []
     for kind, events, smallest in (("clock", timed, MAX_CLOCK_STEP_MS), ("backwards", plausible, 0)):
