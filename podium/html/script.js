@@ -334,8 +334,9 @@ class Chart {
       const pick = (values) => (Array.isArray(values) ? kept.map((at) => values[at]) : values);
       const bars = { ...trace, y: kept.map((_, place) => place), x: pick(trace.x) };
       if (trace.text) bars.text = pick(trace.text);
+      if (trace.customdata) bars.customdata = pick(trace.customdata);
       if (trace.hovertext) bars.hovertext = pick(trace.hovertext);
-      else if (filters) bars.hovertext = kept.map((at) => filters.tooltips[this.spec.records[at]]);
+      else if (filters && !trace.hovertemplate) bars.hovertext = kept.map((at) => filters.tooltips[this.spec.records[at]]);
       return bars;
     });
   }

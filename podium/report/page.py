@@ -11,7 +11,7 @@ from pathlib import Path
 
 from podium.html.page import Facts, Part, Points, Section, Text, render_page
 from podium.html.plotly import Chart, Facet, Filters
-from podium.html.table import Cell, Column, Table, Value, number, text
+from podium.html.table import ESSENTIAL, USUAL, Cell, Column, Table, Value, number, text
 from podium.report.charts import (
     LabelledRun,
     StepQuantity,
@@ -211,7 +211,10 @@ def _sets_table(sets: Sequence[ReportedSet]) -> Table:
             number("runs"),
             number("n", help="counted runs: those that reached their target, or without any all that finished"),
         ]
-    columns += [Column(one.short_title, one.format, help=f"{one.title}, mean ± standard deviation") for one in fields]
+    columns += [
+        Column(one.short_title, one.format, f"{one.title}, mean ± standard deviation", priority=_priority(one))
+        for one in fields
+    ]
     rows: list[list[Value]] = []
     for position, one in enumerate(sets, 1):
         overs = [(field, one.statistics(field.key)) for field in fields]
@@ -220,10 +223,14 @@ def _sets_table(sets: Sequence[ReportedSet]) -> Table:
     return Table("Sets", columns, rows)
 
 
+def _priority(field: ReportField) -> int:
+    return ESSENTIAL if field.key == "seconds" else USUAL
+
+
 def _runs_table(runs: Sequence[LabelledRun]) -> Table:
-    columns = [text("run"), text("outcome"), text("seed")]
+    columns = [text("run"), text("outcome", priority=ESSENTIAL), text("seed")]
     fields = [field for field in REPORT_FIELDS if field.key in _COLUMNS]
-    columns += [Column(field.short_title, field.format, help=field.help) for field in fields]
+    columns += [Column(one.short_title, one.format, help=one.help, priority=_priority(one)) for one in fields]
     rows = [
         [
             one.label,
