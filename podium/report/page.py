@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podium.html.page import Facts, Part, Points, Section, Text, render_page
 from podium.html.plotly import Chart, Facet, Filters
-from podium.html.table import Cell, Column, Table, Value, number, share, text
+from podium.html.table import ESSENTIAL, USUAL, Cell, Column, Table, Value, number, share, text
 from podium.mllog.significance import Welch
 from podium.report.charts import (
     LabelledRun,
@@ -187,7 +187,8 @@ def _single_run_statistics(one: ReportedSet, key: str) -> Statistics | None:
 
 def _sets_table(sets: Sequence[ReportedSet]) -> Table:
     """Table of sets: means over the runs that succeeded, and tests against the first set."""
-    columns = [text("set"), number("n", help="runs that succeeded"), *(number(title) for title in SETS_COLUMNS)]
+    columns = [text("set"), number("n", help="runs that succeeded")]
+    columns += [number(title, priority=ESSENTIAL if title == SETS_COLUMNS[0] else USUAL) for title in SETS_COLUMNS]
     columns += [text("outcomes"), text("folder")]
     rows: list[list[Value]] = []
     for one in compare_sets(sets):
@@ -204,10 +205,14 @@ def _sets_table(sets: Sequence[ReportedSet]) -> Table:
 SETS_COLUMNS = ("time-to-train", "p (time)", "samples to target", "p (samples)", "sequences/s")
 
 
+def _priority(field: ReportField) -> int:
+    return ESSENTIAL if field.key == "seconds" else USUAL
+
+
 def _runs_table(runs: Sequence[LabelledRun]) -> Table:
-    columns = [text("run"), text("outcome"), text("seed")]
+    columns = [text("run"), text("outcome", priority=ESSENTIAL), text("seed")]
     fields = [field for field in REPORT_FIELDS if field.key in _COLUMNS]
-    columns += [Column(field.short_title, field.format, help=field.help) for field in fields]
+    columns += [Column(one.short_title, one.format, help=one.help, priority=_priority(one)) for one in fields]
     rows = [
         [
             one.label,
