@@ -299,8 +299,8 @@ def _recipe_warnings(config: RunConfig, recipe_keys: Mapping[str, Any], file: Sy
     if not changed:
         return []
     return [
-        f"{file.shown} overrides what makes recipe {config.recipe} the published method: {'; '.join(changed)}. To train "
-        "as published, remove these keys from the file"
+        f"{file.shown} overrides what makes recipe {config.recipe} the published method: {'; '.join(changed)}. To "
+        "train as published, remove these keys from the file"
     ]
 
 

@@ -60,8 +60,8 @@ def test_a_system_that_changes_the_method_of_its_recipe_is_warned_of(write_syste
     changes = {"bert.recipe": "exchanged", "bert.optimizer": {"algorithm": "adamw"}, "bert.attention": "grouped"}
     path = str(write_system(changes))
     expected = (
-        f"warning: {path} overrides what makes recipe exchanged the published method: optimizer.algorithm is adamw (lamb "
-        "in the recipe). "
+        f"warning: {path} overrides what makes recipe exchanged the published method: optimizer.algorithm is adamw "
+        "(lamb in the recipe). "
     )
     for command in (["config", path], ["run", path, "--dry-run"]):
         done = CliRunner().invoke(app, command)
