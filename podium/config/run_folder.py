@@ -260,7 +260,9 @@ class RunFolder:
 
     def write_failure(self, error: PodiumError | Interrupted, final: bool = True) -> None:
         """Write a failure for the process that started the run; `final` if a restart would fail in the same way."""
-        failure = {"exit_code": error.exit_code, "message": str(error), "final": final}
+        failure: dict[str, Any] = {"exit_code": error.exit_code, "message": str(error), "final": final}
+        if isinstance(error, StoppedAfterSaving | Interrupted):  # the exit code is that of the signal
+            failure["stopped"] = "saved" if isinstance(error, StoppedAfterSaving) else "interrupted"
         write_atomically(self._failure, json.dumps(failure))
 
     def read_failure(self, final_only: bool = False) -> PodiumError | None:
@@ -272,8 +274,9 @@ class RunFolder:
             return None
         if final_only and not failure.get("final", True):
             return None
-        kinds: dict[int, type[PodiumError]] = {kind.exit_code: kind for kind in (UsageError, StoppedAfterSaving)}
-        return kinds.get(exit_code, WorkError)(message)
+        if failure.get("stopped") == "saved":
+            return StoppedAfterSaving(message)
+        return (UsageError if exit_code == UsageError.exit_code else WorkError)(message)
 
     def clear_failure(self) -> None:
         """Remove the record of a failure."""

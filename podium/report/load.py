@@ -51,7 +51,7 @@ def _read_run(path: Path, logs: ResultLogs) -> ReportedRun:
     totals = _totals(summary)
     if summary and not totals:
         notes.append(f"{folder.summary.name}: has no totals of a run")
-    failure, code = _read_failure(folder, notes)
+    failure, ended = _read_failure(folder, notes)
     source, hosts = read_source(folder.source), _read_json_object(folder.hosts, notes)
     restarts, seed = tuple(_read_restarts(folder, notes)), settings.get("seed")
     accuracies = tuple(one.accuracy for one in metrics.evaluations)
@@ -62,7 +62,7 @@ def _read_run(path: Path, logs: ResultLogs) -> ReportedRun:
         notes.append(f"{folder.source.name}: started by code {codes}: the code was changed before the run was resumed")
     return ReportedRun(
         folder=path,
-        outcome=_outcome(folder, summary if totals else {}, settings, metrics, failure, code),
+        outcome=_outcome(folder, summary if totals else {}, settings, metrics, ended),
         settings=settings,
         code=source.code[:MAX_TEXT] if source else None,
         commit=source.commit[:MAX_TEXT] if source and source.commit else None,
@@ -83,16 +83,15 @@ def _outcome(
     summary: Mapping[str, Any],
     settings: Mapping[str, Setting],
     metrics: Metrics,
-    failure: str | None,
-    code: float | None,
+    ended: Outcome | None,
 ) -> Outcome:
     if summary:
         has_target = settings.get("target_accuracy", 0) is not None
         return finished_outcome(summary.get("reached_target") is True, 1.0 if has_target else None)
     if is_locked(folder.lock):
         return Outcome.RUNNING
-    if failure is not None:
-        return stopped_outcome(code)
+    if ended is not None:
+        return ended
     return Outcome.UNFINISHED if metrics.steps else Outcome.NOT_STARTED
 
 
@@ -194,10 +193,13 @@ def _phases(summary: Mapping[str, Any]) -> dict[str, float]:
     return {name[:40]: known[name] for name in list(names)[:MAX_PHASES]}
 
 
-def _read_failure(folder: RunFolder, notes: list[str]) -> tuple[str | None, float | None]:
-    """Read the message and exit code of the process that ended the run with an error."""
+def _read_failure(folder: RunFolder, notes: list[str]) -> tuple[str | None, Outcome | None]:
+    """Read the message of the process that ended the run with an error, and the outcome; None and None without one."""
     failure = _read_json_object(folder.path / "failure.json", notes)
-    return _text(failure.get("message")), _scalar_number(failure.get("exit_code"))
+    message = _text(failure.get("message"))
+    if message is None:
+        return None, None
+    return message, stopped_outcome(failure.get("stopped"), _scalar_number(failure.get("exit_code")))
 
 
 def _text(value: Any) -> str | None:

@@ -34,10 +34,6 @@ MEANINGS: Mapping[Outcome, str] = MappingProxyType(
 )
 FINISHED = (Outcome.SUCCEEDED, Outcome.COMPLETED, Outcome.MISSED)  # trained to their end, so that they have totals
 GOOD = (Outcome.SUCCEEDED, Outcome.COMPLETED)  # those of a run that did what was asked: exit code 0
-# Exit codes of the `podium run` that made the run, if they are not 1 (or 2, if a failed run's request was invalid).
-EXIT_CODES: Mapping[Outcome, int] = MappingProxyType(
-    {Outcome.SUCCEEDED: 0, Outcome.COMPLETED: 0, Outcome.INTERRUPTED: 130, Outcome.SAVED: 143}
-)
 
 
 def finished_outcome(reached_target: bool, target: float | None) -> Outcome:
@@ -47,7 +43,11 @@ def finished_outcome(reached_target: bool, target: float | None) -> Outcome:
     return Outcome.COMPLETED if target is None else Outcome.MISSED
 
 
-def stopped_outcome(exit_code: float | None) -> Outcome:
-    """Return the outcome of a run that ended before its end with this exit code in its failure.json."""
-    stopped = (outcome for outcome, code in EXIT_CODES.items() if outcome not in FINISHED and code == exit_code)
-    return next(stopped, Outcome.FAILED)
+def stopped_outcome(stopped: object, exit_code: float | None) -> Outcome:
+    """Return the outcome of a run that ended before its end, by the keys of these names in its failure.json.
+
+    Before there was `stopped`, the exit code was 143 if a checkpoint was saved, and 130 if not.
+    """
+    if stopped is None:
+        stopped = "interrupted" if exit_code == 130 else "saved" if exit_code == 143 else None
+    return next((one for one in (Outcome.INTERRUPTED, Outcome.SAVED) if one == stopped), Outcome.FAILED)
