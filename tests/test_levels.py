@@ -45,7 +45,7 @@ LIBRARIES = {
     "podium.core": CORE_LIBRARIES,
     "benchmarks": BENCHMARK_LIBRARIES,
     "podium.config": CONFIG_LIBRARIES,
-    "podium.mllog": CONFIG_LIBRARIES | {"mlperf_logging"},
+    "podium.mllog": CONFIG_LIBRARIES | {"mlperf_logging", "scipy"},
     "implementations": IMPLEMENTATION_LIBRARIES,
 }
 

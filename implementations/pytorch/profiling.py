@@ -51,11 +51,11 @@ class StepProfiler:
     def begin_synchronisation(self) -> None:
         """Begin the NVTX range of exposed communication: the last gradients are computed. Called in any thread."""
         if self._profile is not None and self._on_gpu:
-            self._waiting = torch.cuda.nvtx.range_start("synchronisation")  # type: ignore[no-untyped-call]
+            self._waiting = torch.cuda.nvtx.range_start("synchronisation")
 
     def end_synchronisation(self) -> None:
         if self._waiting is not None:
-            torch.cuda.nvtx.range_end(self._waiting)  # type: ignore[no-untyped-call]
+            torch.cuda.nvtx.range_end(self._waiting)
             self._waiting = None
 
     def steps(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -76,7 +76,7 @@ class StepProfiler:
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
         if self._on_gpu:
-            torch.cuda.memory._record_memory_history(max_entries=MAX_MEMORY_EVENTS)  # type: ignore[no-untyped-call]
+            torch.cuda.memory._record_memory_history(max_entries=MAX_MEMORY_EVENTS)
         self._profile = profile(activities=activities, record_shapes=True)
         self._profile.start()
         self._began = time.perf_counter()
@@ -100,4 +100,4 @@ class StepProfiler:
         if self._on_gpu:
             snapshot = self._path.with_name(f"{self._path.name}_memory.pickle")
             torch.cuda.memory._dump_snapshot(str(snapshot))  # type: ignore[no-untyped-call]
-            torch.cuda.memory._record_memory_history(enabled=None)  # type: ignore[no-untyped-call]
+            torch.cuda.memory._record_memory_history(enabled=None)

@@ -43,9 +43,10 @@ def print_balance(console: Console, cluster: Cluster, report: Mapping[str, Any])
     own = strategies.get(OWN_STRATEGY)
     if own:
         console.print(
-            f"lower bound of the cost: {own['least_cost']:.4f}; {OWN_STRATEGY} reaches {own['max_over_mean_cost']:.4f}"
+            f"lower bound of the cost: {own['lower_bound_cost']:.4f}; "
+            f"{OWN_STRATEGY} reaches {own['max_over_mean_cost']:.4f}"
         )
-    for name, why in report["impossible"].items():
+    for name, why in report["infeasible"].items():
         console.print(f"{name} is impossible here: {why}", highlight=False)
     if any(row["bytes_per_step"] for row in strategies.values()):
         console.print(

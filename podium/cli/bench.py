@@ -210,11 +210,11 @@ def print_timings(console: Console, config: RunConfig, measured: Mapping[str, An
     for label, value in _summary_rows(measured):
         table.add_row(label, value)
     table.add_section()
-    total = sum(measured["phases_ms"].values())
+    total = sum(measured["phase_milliseconds"].values())
     if measured["device"] != "cpu":
         # Kernels are launched asynchronously, so a phase's host time is not the GPU's time in it.
         table.add_row("phases", "host time, which runs ahead of the GPU")
-    for phase, milliseconds in measured["phases_ms"].items():
+    for phase, milliseconds in measured["phase_milliseconds"].items():
         table.add_row(phase.replace("_", " "), f"{milliseconds:.2f} ms a step, {milliseconds / total:5.1%}")
     console.print(table)
     if measured["ablation"]:
@@ -239,7 +239,7 @@ def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("global batch", f"{measured['global_batch_size']} sequences"),
         (
             "a step",
-            f"{times['median']:,.1f} ms ({times['least']:,.1f} to {times['greatest']:,.1f}, n = {measured['steps']})",
+            f"{times['median']:,.1f} ms ({times['min']:,.1f} to {times['max']:,.1f}, n = {measured['steps']})",
         ),
         ("sequences/s", f"{measured['sequences_per_second']:,.1f}"),
         ("useful FLOP/s", f"{measured['useful_tflops']:.4g} TFLOP/s"),
@@ -274,7 +274,7 @@ def _ablation_table(measured: Mapping[str, Any]) -> Table:
         spread, memory = row["ratio_by_round"], row["memory_bytes"]
         cells = [row["without"], UNKNOWN, UNKNOWN]
         if spread:
-            cells[1:] = [f"{spread['median']:.2f}", f"{spread['least']:.2f} to {spread['greatest']:.2f}"]
+            cells[1:] = [f"{spread['median']:.2f}", f"{spread['min']:.2f} to {spread['max']:.2f}"]
         if with_memory:
             cells.append(f"{memory / 2**30:.1f}" if memory else UNKNOWN)
         table.add_row(*cells, Text(f"{row['what']}; {row['obstacle']}" if row["obstacle"] else row["what"]))

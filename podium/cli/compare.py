@@ -1,6 +1,7 @@
 """`podium compare`: compares published results of MLPerf rounds and local results."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,6 +62,20 @@ def compare(
     per: Annotated[
         str, typer.Option(metavar="accelerator|node", help="The unit that throughput is divided by.")
     ] = "accelerator",
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Sort the results of each benchmark by this key of --json, or by a heading of the table; -KEY for the "
+            "largest first. For example time_to_train, -mfu, Energy.",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Show only the first N of each benchmark, by --sort or otherwise by time_to_train.", min=1
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects instead of tables.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values instead of tables.")] = False,
     html: Annotated[
@@ -98,7 +113,14 @@ def compare(
         ),
     ] = None,
     anomalies: Annotated[
-        bool, typer.Option("--anomalies", help="List the inconsistencies that were found in each result's files.")
+        bool,
+        typer.Option(
+            "--anomalies",
+            help="List the inconsistencies in each result's files that may affect a figure, and the number of others.",
+        ),
+    ] = False,
+    all_anomalies: Annotated[
+        bool, typer.Option("--all-anomalies", help="As --anomalies, and list those that affect no figure too.")
     ] = False,
     oddities: Annotated[bool, typer.Option("--oddities", hidden=True, help="The former name of --anomalies.")] = False,
     no_cache: Annotated[
@@ -112,18 +134,22 @@ def compare(
     """
     from podium.comparison.cost import cost_json, costs, print_costs, read_prices
     from podium.comparison.load import RunCache, load_results
+    from podium.comparison.ranking import DEFAULT_KEY, ranked
+    from podium.comparison.table import Detail, filter_results, print_comparison, rows
     from podium.comparison.table import as_csv as rows_csv
-    from podium.comparison.table import filter_results, print_comparison, rows
     from podium.core.errors import UsageError
     from podium.core.files import user_cache_folder
 
-    anomalies = anomalies or oddities
+    detail = Detail.ALL if all_anomalies else Detail.AFFECTING if anomalies or oddities else Detail.COUNTED
     if per not in ("accelerator", "node"):
         raise UsageError(f"--per: found {per}, allowed is accelerator or node")
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; use one of them")
     if ab is not None and (as_csv or html is not None or cost is not None):
         raise UsageError("--ab prints a table, or JSON with --json; leave out --csv, --html and --cost")
+    ranking = sort is not None or top is not None
+    if ranking and (ab is not None or versus is not None or html is not None):
+        raise UsageError("--sort and --top are for the tables, --json and --csv; leave out --ab, --versus and --html")
     if versus is not None and (as_csv or html is not None or ab is not None):
         raise UsageError("--versus prints a table, or JSON with --json; leave out --csv, --html and --ab")
     if published is not None and (as_csv or html is not None or ab is not None or versus is not None):
@@ -164,6 +190,12 @@ def compare(
         priced = costs(shown.results, prices, cost)
         for row, row_cost in zip(objects, priced.costs, strict=True):
             row.update(cost_json(row_cost, priced.currency))
+    if ranking:
+        order = ranked(objects, sort or DEFAULT_KEY, top)
+        objects = [objects[number] for number in order]
+        shown = replace(shown, results=tuple(shown.results[number] for number in order))
+        if priced is not None:
+            priced = replace(priced, costs=tuple(priced.costs[number] for number in order))
     if versus is not None:
         from podium.comparison.versus import as_json as versus_json
         from podium.comparison.versus import compare_accelerators, print_versus
@@ -185,7 +217,7 @@ def compare(
     elif as_csv:
         print_text(rows_csv(objects).removesuffix("\n"))
     elif html is None:
-        print_comparison(Console(), shown, per, anomalies)
+        print_comparison(Console(), shown, per, detail, ranking)
         if priced is not None:
             print_costs(Console(), shown.results, priced)
 

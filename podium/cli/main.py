@@ -25,6 +25,7 @@ from podium.cli.rehearse import rehearse
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
+from podium.cli.sweep import sweep
 from podium.cli.systems import systems
 from podium.core.console import (
     Console,
@@ -118,6 +119,9 @@ app.command(
 app.command(epilog="Example: [bold]podium config laptop --recipe exchanged --set global_batch_size=32[/bold]")(config)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bold]")(study)
+app.command(
+    epilog="Example: [bold]podium sweep laptop --recipe indexed,random --set optimizer.learning_rate=1e-3,2e-3[/bold]",
+)(sweep)
 
 
 @app.command(

@@ -139,8 +139,9 @@ def compare_with_runs(config: RunConfig, predicted_rate: float) -> dict[str, Any
 
 
 def _as_json(prediction: Prediction) -> dict[str, Any]:
-    return asdict(prediction) | {
-        "unsure": list(prediction.unsure),
+    document = {key: value for key, value in asdict(prediction).items() if key != "unsure"}
+    return document | {
+        "warnings": list(prediction.unsure),
         "sequences_per_second": prediction.sequences_per_second,
         "interval": asdict(prediction.interval) | {"statement": prediction.interval.statement},
     }
@@ -261,7 +262,7 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     console.print(predicted["interval"]["statement"], markup=False, highlight=False)
     if predicted.get("cost", {}).get("without_initialisation"):
         console.print("the time before run_start is billed, but not predicted: the cost is without it", highlight=False)
-    for sentence in predicted["unsure"]:
+    for sentence in predicted["warnings"]:
         console.print(f"unsure: {sentence}", markup=False, highlight=False)
     if predicted["scale"]:
         console.print(_scale_table(predicted))
@@ -271,8 +272,8 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
                 interval = f"{format_duration(row['low'])} to {format_duration(row['high'])}"
                 line = f"{took}, {score['side']} the interval {interval}: {score['why']}"
                 console.print(line, markup=False, highlight=False)
-        more = dict.fromkeys(sentence for row in predicted["scale"] for sentence in row["unsure"])
-        for sentence in (s for s in more if s not in predicted["unsure"]):
+        more = dict.fromkeys(sentence for row in predicted["scale"] for sentence in row["warnings"])
+        for sentence in (s for s in more if s not in predicted["warnings"]):
             console.print(f"unsure of the curve: {sentence}", markup=False, highlight=False)
 
 

@@ -11,9 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from podium.comparison.ab.compare import format_p_value
 from podium.comparison.ab.operands import OutputFolders, ReadRuns, configured, find_logs, mixed_settings
-from podium.comparison.ab.significance import Summary, Welch, summarize, welch_test
 from podium.comparison.result import Result
 from podium.config.load import load_system, system_path
 from podium.config.schema import Reproduces
@@ -21,6 +19,7 @@ from podium.core.console import print_line, text_table
 from podium.core.errors import UsageError, attempt
 from podium.core.text import format_list
 from podium.mllog.run import Run
+from podium.mllog.significance import Summary, Welch, format_p_value, summarize, welch_test
 from podium.run.records import RunRecord, runs_of_system
 
 # Parts of a run's time: samples come first, as the number of steps; the others are seconds that each run spends.

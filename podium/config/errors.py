@@ -137,7 +137,8 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
         case "too_short" | "too_long":
             limit = limits.get("min_length", limits.get("max_length"))
             bound = "at least" if detail["type"] == "too_short" else "at most"
-            return f"{place}: {found}; allowed: {bound} {limit} entries" + (f" ({allowed})" if allowed else "")
+            kind = f" ({allowed})" if allowed and allowed.startswith("list") else ""
+            return f"{place}: {found}; allowed: {bound} {limit} item{'' if limit == 1 else 's'}{kind}"
         case "invalid_key":
             return f"{place}: found {short_repr(detail['input'])} as a key; allowed: keys that are text"
         case _:

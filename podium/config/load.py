@@ -39,6 +39,7 @@ REQUIRED_SECTIONS = ("launch", "bert")
 OPTIONAL_SECTION = "description"
 COMMAND_LINE = "--set"
 ON_COMMAND_LINE = Source("command line", COMMAND_LINE)
+PUBLISHED_RECIPES = ("academic", "exchanged", "packed", "presorted")  # methods of papers; the others are Podium's
 # Keys of recipes that depend on the system's memory, or whose entries have folders of the system.
 NOT_OF_THE_METHOD = ("gradient_accumulation_steps", "phases", "precision")
 MAX_KEY_DEPTH = 4
@@ -200,9 +201,8 @@ def _launch_of_chosen_launcher(
     The second value has a note if there are any. A file's container is replaced as a whole, but for its mounts, where
     the command line names another image. UsageError, with all settings that are needed besides, if some are.
     """
-    launch, given = file.document["launch"], overrides.get("launch")
-    if not isinstance(given, Mapping):
-        return launch, ()
+    launch, found = file.document["launch"], overrides.get("launch")
+    given: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     chosen = given.get("launcher")
     if chosen not in CONTAINER_RUNTIMES or chosen == launch.get("launcher", "torchrun"):
         return launch, ()
@@ -284,7 +284,9 @@ def _without(values: Mapping[str, Any], key: Location) -> dict[str, Any]:
 
 
 def _recipe_warnings(config: RunConfig, recipe_keys: Mapping[str, Any], file: SystemFile) -> list[str]:
-    """Return a warning if the system's file overrides keys by which a recipe differs from others."""
+    """Return a warning if the system's file overrides keys by which a recipe is the method of a paper."""
+    if config.recipe not in PUBLISHED_RECIPES:
+        return []
     resolved, own = config.model_dump(mode="json"), file.document["bert"]
     changed = [
         f"{'.'.join(key)} is {_format(_value(resolved, key))} ({_format(_value(recipe_keys, key))} in the recipe)"
@@ -297,8 +299,8 @@ def _recipe_warnings(config: RunConfig, recipe_keys: Mapping[str, Any], file: Sy
     if not changed:
         return []
     return [
-        f"{file.shown} overrides what makes recipe {config.recipe} a published method: {'; '.join(changed)}. To train "
-        "as published, remove these keys from the file"
+        f"{file.shown} overrides what makes recipe {config.recipe} the published method: {'; '.join(changed)}. To "
+        "train as published, remove these keys from the file"
     ]
 
 

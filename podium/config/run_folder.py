@@ -17,7 +17,7 @@ from typing import Any
 
 from podium.config.run_data import read_run_data
 from podium.config.schema import RESUME_OVERRIDES, RESUME_OVERRIDES_ON_GPU, RunConfig
-from podium.core.errors import PodiumError, StoppedAfterSaving, UsageError, WorkError
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError
 from podium.core.files import make_folder, write_atomically, write_error
 from podium.core.json_files import json_digest, parse_json, read_json
 
@@ -169,6 +169,7 @@ class RunFolder:
     config = _RunPath("config.yaml")  # the resolved configuration
     data = _RunPath("data.json")  # the manifests of its stores for training and evaluation
     source = _RunPath("source.json")  # the code of the run: commit and hash
+    hosts = _RunPath("hosts.json")  # host names by node
     log = _RunPath("result.partial.txt")  # the result log while it is being written
     metrics = _RunPath("metrics.jsonl")  # JSON Lines: one object per step and per evaluation
     summary = _RunPath("summary.json")  # totals, written when the run has ended
@@ -257,7 +258,7 @@ class RunFolder:
                         samples = max(samples, int(parse_json(line)["samples"]))
         return samples
 
-    def write_failure(self, error: PodiumError, final: bool = True) -> None:
+    def write_failure(self, error: PodiumError | Interrupted, final: bool = True) -> None:
         """Write a failure for the process that started the run; `final` if a restart would fail in the same way."""
         failure = {"exit_code": error.exit_code, "message": str(error), "final": final}
         write_atomically(self._failure, json.dumps(failure))

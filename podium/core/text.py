@@ -59,6 +59,12 @@ def truncate(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
+def shorten_middle(text: str, longest: int) -> str:
+    """Truncate text to at most `longest` characters, with … in place of its middle."""
+    kept = max(longest, 1) - 1
+    return text if len(text) <= longest else f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+
 def format_list(names: Sequence[str], most: int = 12) -> str:
     """Join the first `most` names with commas, and append the number of the others, such as ` and 3 more`."""
     rest = len(names) - most

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from podium.core.paths import shorten_paths
-from podium.core.text import for_html
+from podium.core.text import for_html, for_xml, label
 from podium.html.colours import SERIES, named_colours
 
 Trace = dict[str, Any]
@@ -35,6 +35,7 @@ DASHES = ("solid", "dash", "dot")
 MARKER_OPACITY = 0.6  # so that points that cover one another can be distinguished
 BAND_OPACITY = 0.15
 SIGNIFICANT_DIGITS = 6  # of a drawn number
+MAX_SERIES_CHARACTERS = 80  # of a name in a legend
 
 
 def colour(name: str, opacity: float = 1.0) -> str:
@@ -155,14 +156,19 @@ def _chart_data(chart: Chart) -> dict[str, Any]:
         "kind": chart.kind,
         "height": chart.height,
         "most": chart.most,
-        "traces": chart.traces,
+        "traces": [_with_safe_name(trace) for trace in chart.traces],
         "x": chart.x,
         "y": chart.y,
         "shapes": chart.shapes,
-        "labels": [chart_text(label) for label in chart.labels],
+        "labels": [chart_text(one) for one in chart.labels],
         "records": chart.records,
         "groups": chart.groups,
     }
+
+
+def _with_safe_name(trace: Trace) -> Trace:
+    name = trace.get("series")
+    return trace if name is None else {**trace, "series": label(shorten_paths(name), MAX_SERIES_CHARACTERS)}
 
 
 def _filters_data(filters: Filters) -> dict[str, Any]:
@@ -192,8 +198,10 @@ def _filters_data(filters: Filters) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Replace tuples and mappings by lists and dicts, non-finite numbers by None, and round what is drawn."""
-    if isinstance(value, bool) or value is None or isinstance(value, str | int):
+    """Convert to what JSON has: numbers are rounded, non-finite ones become None, and invisible characters U+FFFD."""
+    if isinstance(value, str):
+        return for_xml(value)
+    if value is None or isinstance(value, int):
         return value
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}

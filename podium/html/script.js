@@ -4,9 +4,11 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const filters = data.filters;
+const MAX_ROWS = 100; // of a table, before its button shows all
 const NARROW = 560; // pixels of a chart's width, below which it has fewer ticks
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const touch = matchMedia("(pointer: coarse)");
+let printing = false;
 const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
 const element = (name, properties = {}, ...children) => {
@@ -52,12 +54,7 @@ function applyFilters() {
     for (const option of select.options) option.hidden = option.disabled =
       option.value !== "" && option.value !== select.value && !present.has(Number(option.value));
   }
-  for (const row of document.querySelectorAll("tr[data-r]")) row.hidden = !isShown(Number(row.dataset.r));
-  for (const box of document.querySelectorAll(".table")) {
-    const rows = Array.from(box.querySelectorAll("tr[data-r]"));
-    const empty = rows.length > 0 && rows.every((row) => row.hidden);
-    box.classList.toggle("empty", empty);
-  }
+  for (const table of document.querySelectorAll("table")) showRows(table);
   const count = shown.reduce((sum, one) => sum + one, 0);
   const output = document.querySelector("#filters output");
   output.textContent = `${count.toLocaleString("en")} of ${shown.length.toLocaleString("en")}`;
@@ -152,8 +149,31 @@ function sortBy(table, column, descending) {
     return sign * compare(a.key, b.key);
   });
   body.append(...rows.map((one) => one.row));
+  showRows(table);
   for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
   heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
+}
+
+// Shows the rows that are not filtered out; of many, the first, as the layout of a long table takes seconds.
+function showRows(table) {
+  const rows = Array.from(table.tBodies[0].rows);
+  const fitting = rows.filter((row) => isShown(row.dataset.r === undefined ? undefined : Number(row.dataset.r)));
+  const all = printing || table.classList.contains("all") || fitting.length <= MAX_ROWS;
+  for (const row of rows) row.hidden = true;
+  for (const row of all ? fitting : fitting.slice(0, MAX_ROWS)) row.hidden = false;
+  table.closest(".table").classList.toggle("empty", rows.length > 0 && fitting.length === 0);
+  const button = table.closest(".table").querySelector(".rest");
+  button.hidden = all;
+  button.textContent = `Show all ${fitting.length.toLocaleString("en")} rows`;
+}
+
+function makeExpandable(table) {
+  const button = element("button", { type: "button", className: "more rest" });
+  button.addEventListener("click", () => {
+    table.classList.add("all");
+    showRows(table);
+  });
+  table.closest(".box").after(button);
 }
 
 function makeSortable(table) {
@@ -178,13 +198,14 @@ function makeBrief(table) {
 
 for (const table of document.querySelectorAll("table")) {
   makeSortable(table);
+  makeExpandable(table);
+  showRows(table);
   if ("hides" in table.dataset) makeBrief(table);
 }
 
 // ---- charts
 
 const charts = [];
-let printing = false;
 
 function resolveColour(reference) {
   const [name, opacity] = reference.slice(1).split("/");
@@ -259,6 +280,9 @@ class Chart {
     this.selected = this.spec.kind === "bars" ? this.selectBars() : this.selectPoints();
     this.figure.hidden = this.selected.length === 0;
     this.revision += 1;
+    // The page must not move when a chart comes near the window and is drawn.
+    this.plot.style.minHeight = `${this.height()}px`;
+    this.drawLegend();
     this.update();
   }
 
@@ -310,15 +334,17 @@ class Chart {
       const pick = (values) => (Array.isArray(values) ? kept.map((at) => values[at]) : values);
       const bars = { ...trace, y: kept.map((_, place) => place), x: pick(trace.x) };
       if (trace.text) bars.text = pick(trace.text);
+      if (trace.customdata) bars.customdata = pick(trace.customdata);
       if (trace.hovertext) bars.hovertext = pick(trace.hovertext);
-      else if (filters) bars.hovertext = kept.map((at) => filters.tooltips[this.spec.records[at]]);
+      else if (filters && !trace.hovertemplate) bars.hovertext = kept.map((at) => filters.tooltips[this.spec.records[at]]);
       return bars;
     });
   }
 
   update() {
     this.stale = true;
-    if (this.near || printing) this.draw();
+    if (printing) this.draw();
+    else drawSoon();
   }
 
   draw() {
@@ -331,7 +357,6 @@ class Chart {
       return { ...resolveColours(drawn), showlegend: false, visible: !this.off.has(series), uid: `${at}` };
     });
     const layout = this.layout(width, narrow);
-    this.plot.style.minHeight = `${layout.height}px`;
     Plotly.react(this.plot, traces, layout, {
       displaylogo: false,
       plotlyServerURL: "",
@@ -342,6 +367,11 @@ class Chart {
       toImageButtonOptions: { format: "svg", filename: this.figure.querySelector("h3").textContent.slice(0, 80) },
     });
     this.drawLegend();
+  }
+
+  height() {
+    if (this.spec.kind === "bars") return 76 + 26 * this.labels.length;
+    return this.plot.clientWidth < NARROW ? Math.min(this.spec.height, 340) : this.spec.height;
   }
 
   layout(width, narrow) {
@@ -368,7 +398,7 @@ class Chart {
       });
     }
     return {
-      width, height: bars ? 76 + 26 * this.labels.length : narrow ? Math.min(this.spec.height, 340) : this.spec.height,
+      width, height: this.height(),
       autosize: false, margin: { l: 52, r: 14, t: 26, b: 44 }, barmode: "stack", bargap: 0.25,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: narrow ? 11 : 12, color: colour("ink") },
@@ -407,6 +437,13 @@ class Chart {
   }
 }
 
+// Several changes before the next frame, such as typed letters, draw a chart once.
+let scheduled = 0;
+function drawSoon() {
+  cancelAnimationFrame(scheduled);
+  scheduled = requestAnimationFrame(() => { for (const chart of charts) if (chart.near && chart.stale) chart.draw(); });
+}
+
 const PRINT_WIDTH = 960; // pixels that fit a landscape page
 const observer = new IntersectionObserver(
   (entries) => {
@@ -426,11 +463,12 @@ if (filters) {
 for (const chart of charts) observer.observe(chart.figure);
 
 const redraw = () => { for (const chart of charts) chart.update(); };
-let scheduled = 0;
-addEventListener("resize", () => {
-  cancelAnimationFrame(scheduled);
-  scheduled = requestAnimationFrame(redraw);
-});
+addEventListener("resize", redraw);
 dark.addEventListener("change", redraw);
-addEventListener("beforeprint", () => { printing = true; redraw(); });
-addEventListener("afterprint", () => { printing = false; redraw(); });
+const setPrinting = (value) => {
+  printing = value;
+  for (const table of document.querySelectorAll("table")) showRows(table);
+  redraw();
+};
+addEventListener("beforeprint", () => setPrinting(true));
+addEventListener("afterprint", () => setPrinting(false));

@@ -88,9 +88,14 @@ class Table:
 
     @property
     def hides(self) -> str:
-        """Where columns are hidden at first: `details`, on every screen; `phone`, only on a phone; "", nowhere."""
+        """Where columns are hidden at first: `details`, on every screen; `phone`, only on a phone; "", nowhere.
+
+        A table without an essential column besides the first hides none.
+        """
         priorities = {column.priority for column in self.columns[1:]}
-        return "details" if DETAIL in priorities else "phone" if USUAL in priorities else ""
+        if ESSENTIAL not in priorities or len(priorities) == 1:
+            return ""
+        return "details" if DETAIL in priorities else "phone"
 
     def style_rules(self, identity: str) -> list[str]:
         """Return CSS of the columns of the table in the element of this id, so that cells need no classes."""
@@ -101,7 +106,10 @@ class Table:
                 rules.append(f"#{identity} {cells}{{text-align:right;font-variant-numeric:tabular-nums}}")
                 rules.append(f"#{identity} td:nth-child({place}){{white-space:nowrap}}")
             elif column.long:
-                rules.append(f"#{identity} td:nth-child({place}){{min-width:20rem;max-width:none}}")
+                rules.append(f"#{identity} td:nth-child({place}){{max-width:none;overflow-wrap:anywhere}}")
+                rules.append(
+                    f"@media screen and (min-width: 42rem){{#{identity} td:nth-child({place}){{min-width:20rem}}}}"
+                )
             if place > 1 and column.priority == DETAIL:
                 rules.append(f"@media screen{{#{identity} .brief {cells}{{display:none}}}}")
             elif place > 1 and column.priority == USUAL:

@@ -15,6 +15,7 @@ from podium.launch.gpu_power import run_energy
 from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
+from podium.run.outcome import Outcome, finished_outcome
 from podium.run.prepare import PreparedRun
 from podium.run.results import finalize_log, published_folder, record_saved
 
@@ -28,6 +29,7 @@ class FinishedRun:
     seed: int
     summary: Mapping[str, Any]
     compliance: Mapping[str, str]  # by ruleset: the checker's output, empty if the log complies
+    target: float | None  # target accuracy
 
     @property
     def published(self) -> Path | None:
@@ -38,6 +40,10 @@ class FinishedRun:
     @property
     def reached_target(self) -> bool:
         return bool(self.summary["reached_target"])
+
+    @property
+    def outcome(self) -> Outcome:
+        return finished_outcome(self.reached_target, self.target)
 
     @property
     def compliant(self) -> bool:
@@ -58,30 +64,33 @@ class FinishedRun:
             "published": str(self.published) if self.published else None,
             "run_folder": str(self.folder),
             "seed": self.seed,
+            "outcome": self.outcome,
             **self.summary,
             "compliance": {ruleset: not output for ruleset, output in self.compliance.items()},
         }
 
 
 def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
-    """Finalize the log of a run that has ended, and check it with the official compliance checker.
+    """Finalize the log of a run that has ended, and check it with the official compliance checker if it is a result.
 
     WorkError if the run left no log with run_start or no summary.
     """
     folder = run.folder
-    result = finalize_log(folder)
-    summary = folder.read_summary()
-    if result is None or summary is None:
+    result, totals = finalize_log(folder, run.fault), folder.read_summary()
+    if result is None or totals is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
-    summary = _with_energy(run, result, summary)
+    summary = _with_energy(run, result, totals)
     if folder.was_restarted:
         note(f"The run was restarted, so its log is not a result; it stays in {result}")
     elif folder.was_profiled:
         note(f"The run was profiled, so its log is not a result; it stays in {result}")
         note(f"The profile is in {folder.profile}")
-    note("Running the official compliance checker")
+    compliance: Mapping[str, str] = {}
+    if run.fault is None:
+        note("Running the official compliance checker")
+        compliance = check_compliance(result)
     assert run.config.seed is not None
-    return FinishedRun(result, folder.path, run.config.seed, summary, check_compliance(result))
+    return FinishedRun(result, folder.path, run.config.seed, summary, compliance, run.config.target_accuracy)
 
 
 def _with_energy(run: PreparedRun, result: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -108,9 +117,13 @@ def collect_failure(run: PreparedRun, error: PodiumError | Interrupted) -> Podiu
     hint = _resume_hint(run, str(error))
     if isinstance(error, StoppedAfterSaving | Interrupted) and hint:
         attempt(record_saved, run.folder)
-        return StoppedAfterSaving(f"{error}; {hint}")
+        saved = StoppedAfterSaving(f"{error}; {hint}")
+        attempt(run.folder.write_failure, saved)
+        return saved
+    if run.folder.read_failure() is None:  # else a process of the run has written the cause
+        attempt(run.folder.write_failure, error)
     try:
-        result = finalize_log(run.folder)
+        result = finalize_log(run.folder, run.fault)
         if result:
             log_note = f"the status in its log is {read_log(result).status}: {result}"
         else:

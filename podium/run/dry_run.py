@@ -126,7 +126,14 @@ def dry_run(request: RunRequest) -> DryRun:
         options = [*run.options, *request.observation.train_options]
         argv = command(config, folder, "train", options, node, private)
         commands.append(ShellCommand(argv, WORKING_FOLDER, environment(config, node, private)))
-    return DryRun(config, comments, [], commands, None, list(_files(config, folders, request.resumed is not None)))
+    return DryRun(
+        config,
+        comments,
+        missing_paths(config),
+        commands,
+        None,
+        list(_files(config, folders, request.resumed is not None)),
+    )
 
 
 def _files(config: RunConfig, folders: Sequence[RunFolder], resumed: bool) -> Iterator[Path]:
@@ -155,6 +162,16 @@ def _by_option(argv: Sequence[str]) -> list[list[str]]:
         else:
             parts.append([argument])
     return parts
+
+
+def missing_paths(config: RunConfig) -> list[str]:
+    """Return a warning for each named file or folder that this machine does not have; only with launcher torchrun."""
+    where = "on this node" if config.launch.nodes > 1 else "on this machine"
+    return [
+        f"{key}: {path} does not exist {where}: `podium run` would fail here"
+        for key, path in config.named_paths.items()
+        if not path.exists()
+    ]
 
 
 def _node(config: RunConfig, rank: int) -> Node:

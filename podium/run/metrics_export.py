@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from podium.config.run_folder import RunFolder
@@ -76,7 +77,7 @@ class MetricsExport:
         if summary and totals:
             self._log("totals", int(summary["samples"]), totals)
         for name, logger in list(self._loggers.items()):
-            self._guarded(name, lambda logger=logger: logger.close(succeeded))
+            self._guarded(name, partial(logger.close, succeeded))
         self._write_state()
 
     def _log(self, event: str, samples: int, scalars: Mapping[str, float]) -> None:
@@ -84,7 +85,7 @@ class MetricsExport:
         for name, logger in list(self._loggers.items()):
             copied = self._state[name].setdefault("copied", {})
             if scalars and samples > copied.get(event, -1):
-                self._guarded(name, lambda logger=logger: logger.log(samples, scalars))
+                self._guarded(name, partial(logger.log, samples, scalars))
                 copied[event] = samples
 
     def _guarded(self, name: str, work: Callable[[], None]) -> bool:

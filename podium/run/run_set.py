@@ -9,6 +9,7 @@ from pathlib import Path
 
 from podium.config.hyperparameters import describe_hyperparameters
 from podium.config.load import LoadedSystem, load_system, resolve_system, system_path
+from podium.config.run_data import RunData
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, UsageError, attempt
@@ -149,7 +150,7 @@ def run_set(
     """
     folder = new_set_folder(config)
     require_writable_results(config.system)  # before hours of training
-    with node_group(config, RUNS, progress.note) as nodes, _system_lock(make_folder(folder.parent)):
+    with node_group(config, RUNS, progress.note) as nodes, system_lock(config.system):
         close_orphaned_runs(folder.parent, progress.note)
         progress.note(describe_hyperparameters(config))
         config, data = prepare_set(config, progress.note, nodes), None
@@ -157,12 +158,7 @@ def run_set(
         shortfalls = []
         try:
             for number in range(runs):
-                try:
-                    run = prepare_run(config, folder / f"run_{number}", nodes, data)
-                except (PodiumError, Interrupted):
-                    # Without an entry in the record, the next command would take the run for one that was killed.
-                    attempt(finalize_log, RunFolder(folder / f"run_{number}"))
-                    raise
+                run = prepare_recorded(config, folder / f"run_{number}", nodes, data)
                 data = run.data
                 if number == 0 or not run.caches.samples:
                     progress.note(run.caches.message)
@@ -170,7 +166,7 @@ def run_set(
                     job.record_run(run.folder)
                 more = number + 1 < runs
                 title = f"Run {number + 1} of {runs}"
-                finished = _launch_and_collect(run, title, nodes, progress, observation, more)
+                finished = launch_and_collect(run, title, nodes, progress, observation, more)
                 shortfalls.append(finished.shortfall(config))
                 yield finished
         except (PodiumError, Interrupted):
@@ -182,6 +178,17 @@ def run_set(
             progress.note(f"{reason}: the logs are in {folder}, and {results_folder(config.system)} is unchanged")
         else:
             publish(folder)
+
+
+def prepare_recorded(config: RunConfig, folder: Path, nodes: NodeGroup, data: RunData | None) -> PreparedRun:
+    """Prepare a run as `prepare_run` does; record one that cannot be prepared as ended, and raise its error."""
+    try:
+        return prepare_run(config, folder, nodes, data)
+    except (PodiumError, Interrupted) as error:
+        attempt(RunFolder(folder).write_failure, error)
+        # Without an entry in the record, the next command would take the run for one that was killed.
+        attempt(finalize_log, RunFolder(folder))
+        raise
 
 
 def unpublished_reason(folder: Path, shortfalls: Sequence[str]) -> str:
@@ -210,7 +217,7 @@ def resume(
     With `from_start` a run that has no checkpoint yet starts again from its beginning.
     """
     name = system_path(system).stem
-    with _system_lock(make_folder(RUNS / name)):
+    with system_lock(name):
         # Checked again under the lock: another `podium run` may have completed the run since the request was made.
         config = load_resumable(run, system, settings, from_start)
         assert_unlocked(
@@ -222,10 +229,10 @@ def resume(
         with node_group(config, RUNS, progress.note) as nodes:
             prepared = prepare_resumed(config, run, nodes, progress.note)
             record_resumed(run)
-            return _launch_and_collect(prepared, "Resumed run", nodes, progress, observation)
+            return launch_and_collect(prepared, "Resumed run", nodes, progress, observation)
 
 
-def _launch_and_collect(
+def launch_and_collect(
     run: PreparedRun,
     title: str,
     nodes: NodeGroup,
@@ -277,10 +284,11 @@ def resolve_run_folder(folder: Path) -> RunFolder:
     return RunFolder((folder if folder.exists() else WORKING_FOLDER / folder).resolve())
 
 
-def _system_lock(folder: Path) -> AbstractContextManager[int]:
+def system_lock(system: str) -> AbstractContextManager[int]:
     """Lock a system's folder runs/SYSTEM, since the results of two concurrent sets would mix.
 
     UsageError if another process has locked it.
     """
-    message = f"{folder}: another `podium run` of this system is running; wait for its end"
+    folder = make_folder(RUNS / system)
+    message = f"{folder}: another `podium run` or `podium sweep` of this system is running; wait for its end"
     return exclusive_lock(folder / ".lock", message)

@@ -131,7 +131,7 @@ def _bench(
         podium = results[PODIUM]
         batches = [order.global_batch(step) for step in podium.steps]
         summary = _rates(batches, podium, config, processes, size, vocabulary_size, peak) | {
-            "phases_ms": {phase: 1000 * s / found["taken"] for phase, s in found["phases"].items() if s > 0},
+            "phase_milliseconds": {phase: 1000 * s / found["taken"] for phase, s in found["phases"].items() if s > 0},
             "memory_bytes": podium.peak_bytes or found["process_bytes"],
             "estimated_bytes": podium.needed_bytes,
             "precision": precision,

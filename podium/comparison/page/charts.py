@@ -322,10 +322,6 @@ def phase_times_chart(results: Sequence[Result], records: Records) -> Chart:
     for place, (phase, name) in enumerate(zip(PHASES, PHASE_COLOURS, strict=True)):
         if all(spent.parts[place] <= 0 for _, spent in known):
             continue
-        texts = [
-            chart_text(f"{result.short_name} ({result.round or OWN_SERIES})", _phase_text(spent, phase, place))
-            for result, spent in known
-        ]
         shares = [100 * spent.parts[place] / (sum(spent.parts) or 1.0) for _, spent in known]
         traces.append(
             {
@@ -333,8 +329,8 @@ def phase_times_chart(results: Sequence[Result], records: Records) -> Chart:
                 "orientation": "h",
                 "series": phase,
                 "x": shares,
-                "hovertext": texts,
-                "hoverinfo": "text",
+                "customdata": [spent.parts[place] for _, spent in known],
+                "hovertemplate": f"{phase}: %{{customdata:,.1f}} s, %{{x:.1f}} %<extra></extra>",
                 "marker": {"color": colour(name)},
             }
         )
@@ -352,7 +348,3 @@ def phase_times_chart(results: Sequence[Result], records: Records) -> Chart:
         labels=[f"{result.short_name} ({result.round or OWN_SERIES})" for result, _ in known],
         records=[records[id(result)] for result, _ in known],
     )
-
-
-def _phase_text(spent: PhaseTimes, phase: str, place: int) -> str:
-    return f"{phase}: {spent.parts[place]:,.1f} s of {spent.seconds:,.1f} s"

@@ -147,13 +147,13 @@ def _section_title(benchmark: str) -> str:
 
 
 def _benchmark_parts(name: str, results: Sequence[Result], families: Families, records: Records) -> list[Part]:
-    """Return the facts and charts of a benchmark that has results with a time."""
+    """Return the charts and facts of a benchmark that has results with a time."""
     large = [result for result in results if result.full_size]
     charts = [time_chart(families, records)]
     if any(rate_of(result) is not None for result in families.results):
         charts += [throughput_chart(families, records), best_rates_chart(families, records)]
     charts += [*convergence_charts(families, records), *phase_times_charts(families, records)]
-    return [Facts(_benchmark_facts(name, large)), *charts, *_omitted_results(large)]
+    return [*charts, Facts(_benchmark_facts(name, large)), *_omitted_results(large)]
 
 
 def convergence_charts(families: Families, records: Records) -> list[Chart]:

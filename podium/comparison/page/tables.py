@@ -153,10 +153,9 @@ def cost_table(results: Sequence[Result], costs: Costs, records: Records) -> Tab
 def anomalies_table(results: Sequence[Result], records: Records) -> Table:
     """Return the table of anomalies in logs and descriptions, a row for each."""
     columns: Columns[str] = ((text("Anomaly", long=True, priority=ESSENTIAL), str),)
-    rows = []
-    for result in results:
-        startup = impossible_startup(result)
-        rows += [(result, anomaly) for anomaly in (*result.anomalies, *([] if startup is None else [startup]))]
+    rows = [(result, anomaly) for result in results for anomaly in result.anomalies]
+    # These affect only the phases, and come last: some benchmarks have one in most results.
+    rows += [(result, startup) for result in results if (startup := impossible_startup(result)) is not None]
     return replace(_named_table("Anomalies in logs and descriptions", columns, rows, records), marked=())
 
 

@@ -517,7 +517,7 @@ def _expected_lines(config: RunConfig) -> Iterator[tuple[str, Any]]:
 ANOMALY_ERRORS = ("empty", "json", "fields", "long_line", "too_long")
 ANOMALY_WARNINGS = (
     *("odd_json", "event", "cut_off", "token", "two_events", "not_utf8", "lone_cr", "keyboard"),
-    *("number", "point_in_time", "after_block"),
+    *("number", "no_number", "point_in_time", "after_block"),
 )
 
 

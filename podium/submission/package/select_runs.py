@@ -16,7 +16,7 @@ from mlperf_logging.mllog import constants
 
 from benchmarks.bert.rules import DROPPED, RUNS
 from podium.config.schema import Description
-from podium.mllog.lines import DAMAGED
+from podium.mllog.anomaly_kinds import DAMAGED
 from podium.mllog.run import RunLog
 from podium.mllog.score import median_window, window_scores
 from podium.mllog.write import PROFILED, RESTARTED, SUCCESS

@@ -25,13 +25,13 @@ ROW = {
     "max_over_mean_cost": 1.25,
     "max_over_mean_cost_p99": 1.35,
     "padding_share": 0.5,
-    "least_cost": 1.1,
+    "lower_bound_cost": 1.1,
     "milliseconds": 0.7,
     "communication": "none",
     "bytes_per_step": 0.0,
 }
 SENDS = {**ROW, "padding_share": 0.0, "max_over_mean_cost": 1.0, "bytes_per_step": 2.5e6}
-MEASURED = {"strategies": {"padded": ROW, "exchanged": SENDS}, "steps": 64, "impossible": {"stratified": "too small"}}
+MEASURED = {"strategies": {"padded": ROW, "exchanged": SENDS}, "steps": 64, "infeasible": {"stratified": "too small"}}
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_table_fits_80_columns_and_shows_every_figure() -> None:
 def test_indexed_strategy_is_compared_with_the_lower_bound() -> None:
     console = Console(width=80, record=True)
     print_balance(
-        console, Cluster(AssignmentSpec(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 64, "impossible": {}}
+        console, Cluster(AssignmentSpec(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 64, "infeasible": {}}
     )
     assert "lower bound of the cost: 1.1000; indexed reaches 1.2500" in console.export_text()
     assert "lower bound" not in printed(Cluster(AssignmentSpec(4, 4), 8))

@@ -37,8 +37,8 @@ MEASURED: dict[str, Any] = {
     "share_of_peak": 0.505,
     "model_flops_utilization": 0.6,
     "peak_tflops": 0.99,
-    "milliseconds": {"least": 600.0, "median": 650.25, "greatest": 700.0},
-    "phases_ms": {"forward": 200.0, "backward": 400.0},
+    "milliseconds": {"min": 600.0, "median": 650.25, "max": 700.0},
+    "phase_milliseconds": {"forward": 200.0, "backward": 400.0},
     "memory_bytes": 3 * 2**30,
     "estimated_bytes": 2 * 2**30,
     "padding_share": 0.01,
@@ -173,7 +173,7 @@ def test_comparison_and_ablation_are_printed_if_present(config: RunConfig) -> No
     row = {
         "without": "kernels",
         "what": "plain PyTorch",
-        "ratio_by_round": {"least": 1.5, "median": 1.6, "greatest": 1.7},
+        "ratio_by_round": {"min": 1.5, "median": 1.6, "max": 1.7},
         "memory_bytes": 20 * 2**30,
         "obstacle": None,
     }
@@ -215,8 +215,8 @@ def assert_measured(measured: dict[str, Any]) -> None:
     assert set(measured["huggingface"]["total_milliseconds_by_attention"]) == {"eager", "sdpa"}
     assert measured["steps"] == measured["rounds"] == 2
     assert measured["complete"] and not measured["failures"] and not measured["misfits"]
-    assert all(row["ratio_by_round"]["least"] <= row["ratio"] for row in measured["ablation"])
-    least, median, greatest = (measured["milliseconds"][key] for key in ("least", "median", "greatest"))
+    assert all(row["ratio_by_round"]["min"] <= row["ratio"] for row in measured["ablation"])
+    least, median, greatest = (measured["milliseconds"][key] for key in ("min", "median", "max"))
     assert 0 < least <= median <= greatest
     assert 4 / (greatest / 1000) <= measured["sequences_per_second"] <= 4 / (least / 1000)
 

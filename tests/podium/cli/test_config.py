@@ -60,12 +60,13 @@ def test_a_system_that_changes_the_method_of_its_recipe_is_warned_of(write_syste
     changes = {"bert.recipe": "exchanged", "bert.optimizer": {"algorithm": "adamw"}, "bert.attention": "grouped"}
     path = str(write_system(changes))
     expected = (
-        f"warning: {path} overrides what makes recipe exchanged a published method: optimizer.algorithm is adamw (lamb "
-        "in the recipe). "
+        f"warning: {path} overrides what makes recipe exchanged the published method: optimizer.algorithm is adamw "
+        "(lamb in the recipe). "
     )
     for command in (["config", path], ["run", path, "--dry-run"]):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0 and done.stderr.count(expected) == 1 and expected not in done.stdout
+    assert "warning" not in CliRunner().invoke(app, ["config", "laptop"]).stderr  # indexed is Podium's own method
     lamb = str(write_system(changes | {"bert.optimizer": {}}, name="lamb"))
     assert "warning" not in CliRunner().invoke(app, ["config", lamb]).stderr
     assert "optimizer" not in CliRunner().invoke(app, ["config", path, "--recipe", "packed"]).stderr

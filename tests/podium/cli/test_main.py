@@ -123,7 +123,7 @@ def test_ended_runs_are_reported_if_a_later_one_fails(
     as_json: bool,
 ) -> None:
     def run_set(*_: Any) -> Iterator[FinishedRun]:
-        yield FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"5.0.0": ""})
+        yield FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"5.0.0": ""}, 0.72)
         raise WorkError("rank 1 was killed by [SIGKILL]")
 
     monkeypatch.setattr("podium.run.run_set.run_set", run_set)
@@ -148,7 +148,7 @@ def test_noncompliant_result_exits_with_code_1(
     verdict: str,
     code: int,
 ) -> None:
-    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": verdict})
+    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": verdict}, 0.72)
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: iter([finished]))
     monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--json"])
     with pytest.raises(SystemExit) as caught:
@@ -161,7 +161,7 @@ def test_missed_target_exits_with_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], summary: dict[str, Any]
 ) -> None:
     missed = summary | {"reached_target": False}
-    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, missed, {"5.0.0": ""})
+    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, missed, {"5.0.0": ""}, 0.72)
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: iter([finished]))
     monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--json"])
     with pytest.raises(SystemExit) as caught:

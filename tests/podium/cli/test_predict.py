@@ -49,7 +49,7 @@ ROW: dict[str, Any] = {
     "samples_to_target": 2.5e6,
     "step_milliseconds": 170.0,
     "sequences_per_second": 2500.0,
-    "unsure": ["all of it", "the network"],
+    "warnings": ["all of it", "the network"],
     "outside": [],
 }
 PREDICTED: dict[str, Any] = {
@@ -60,7 +60,7 @@ PREDICTED: dict[str, Any] = {
     "samples_to_target": 2_500_000.0,
     "step_milliseconds": 35.5,
     "sequences_per_second": 25_000.0,
-    "unsure": ["all of it"],
+    "warnings": ["all of it"],
     "interval": {"coverage": 0.9, "systems": 11, "statement": "the interval is made to cover 90% of scores"},
     "as_counted": None,
     "ranks": 64,
@@ -121,7 +121,7 @@ def test_prediction_for_a_laptop(quiet: Progress, no_data: list[str], tmp_path: 
     assert sum(predicted["split"].values()) == pytest.approx(predicted["seconds"])
     assert predicted["samples_to_target"] == read_tiny_samples()[0].mean
     assert predicted["step_milliseconds"] > 1
-    assert predicted["unsure"]
+    assert predicted["warnings"]
     assert (predicted["scale"], predicted["published"]) == ([], [])
     assert no_data == ["laptop"]
     assert predicted["step_costs"]["relation"] == "unknown machine"
@@ -142,7 +142,7 @@ def test_gpu_system_needs_neither_data_nor_costs(quiet: Progress, no_data: list[
         assert row["global_batch_size"] % row["gpus"] == 0
     assert predicted["published"]
     assert (predicted["ranks"], predicted["processor"], predicted["balancing"]) == (1, "h200", "indexed")
-    assert any("no costs file" in sentence for sentence in predicted["unsure"])
+    assert any("no costs file" in sentence for sentence in predicted["warnings"])
 
 
 def test_costs_file_is_used_if_there_is_one(
@@ -178,7 +178,7 @@ def test_own_costs_of_this_machine_come_before_the_shipped_ones(
     assert found["statement"] in shown(predicted).replace("\n", " ")
     assert predicted["calibration"]["fit_median_relative_error"] == 0.04
     assert "10 runs on a laptop; median error of the fitted costs 4.0%" in predicted["calibration"]["statement"]
-    assert not any("half or twice" in sentence for sentence in predicted["unsure"])
+    assert not any("half or twice" in sentence for sentence in predicted["warnings"])
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_costs_of_another_or_an_unknown_machine_widen_the_interval(
     predicted = predict_run(load_system("laptop"), None, quiet)
     assert expected in predicted["step_costs"]["statement"]
     assert predicted["low"] <= predicted["seconds"] / 2 and predicted["high"] >= 2 * predicted["seconds"]
-    assert any("podium bench laptop" in sentence for sentence in predicted["unsure"])
+    assert any("podium bench laptop" in sentence for sentence in predicted["warnings"])
 
 
 def test_prediction_is_compared_with_own_runs_of_the_same_configuration(
@@ -383,7 +383,7 @@ def test_prediction_and_cost_for_an_academic_cluster(quiet: Progress, no_data: l
     predicted = predict_run(config, None, quiet, prices)
     assert predicted["processor"] == "t4"
     assert predicted["high"] / predicted["low"] >= 2
-    assert any("NVIDIA T4: not fitted on any run" in sentence for sentence in predicted["unsure"])
+    assert any("NVIDIA T4: not fitted on any run" in sentence for sentence in predicted["warnings"])
     cost = predicted["cost"]
     assert cost["cost_per_hour"] == 32 * 0.5
     for key, seconds in (("cost_to_train", "seconds"), ("low", "low"), ("high", "high")):

@@ -127,6 +127,7 @@ def test_columns_are_hidden_where_there_is_no_room() -> None:
     assert [one.get("data-hides") for one in Parsed(html).all("table")] == ["details", "phone"]
     assert "@media screen and (max-width: 42rem){#s1p1 .brief tr>:nth-child(2){display:none}}" in html
     assert "@media screen{#s1p1 .brief tr>:nth-child(4){display:none}}" in html
+    assert Table("Table", columns[:2], [["a", "b"]]).hides == "", "without an essential column, all are shown"
     assert ".brief tr>:nth-child(3)" not in html and ".brief tr>:nth-child(1)" not in html
 
 

@@ -133,3 +133,21 @@ def test_json_of_a_job_names_its_script() -> None:
     assert command["argv"][0] == "sbatch" and "--json" not in command["argv"]
     assert document["script"] == str(JOB_SCRIPT) in command["argv"]
     assert (document["nodes"], document["processes"]) == (8, 64)
+
+
+def test_data_that_this_machine_lacks_is_a_warning(tmp_path: Path) -> None:
+    present = tmp_path / "vocab.txt"
+    present.write_text("[PAD]\n", encoding="utf-8")
+    settings = [
+        f"data.store={tmp_path}/none",
+        f"data.evaluation_store={tmp_path}/none_either",
+        f"data.vocabulary={present}",
+    ]
+    assert dry_run(RunRequest("laptop", settings)).warnings == [
+        f"data.store: {tmp_path}/none does not exist on this machine: `podium run` would fail here",
+        f"data.evaluation_store: {tmp_path}/none_either does not exist on this machine: `podium run` would fail here",
+    ]
+
+
+def test_the_embedded_text_needs_no_file() -> None:
+    assert dry_run(RunRequest("laptop")).warnings == []
