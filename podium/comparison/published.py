@@ -79,7 +79,7 @@ def compare_published(
             "name the published logs as PATH to see how their time was spent; without them there are totals only"
         )
     elif len(parts) < len((START, EVALUATION, STEPS)):
-        notes.append("the logs do not state the time of evaluations on both sides: only totals are compared")
+        notes.append("the logs of both sides do not all state samples and evaluations' times: only totals are compared")
     if len(runs) < len(wanted.seconds):
         notes.append(f"{len(runs)} of your runs against {len(wanted.seconds)}: more runs narrow the interval")
     verdict = (
@@ -134,26 +134,30 @@ def _published_runs(wanted: Reproduces, published: Sequence[Result]) -> list[Run
 
 def _sentence(what: str, name: str, both: tuple[Summary, Summary], test: Welch | str, unit: str) -> str:
     own, published = both
+    unknown = [side for side, one in (("your runs", own), (name, published)) if one.mean is None]
+    if unknown:
+        return f"{what} cannot be compared: not stated in the logs of {' and '.join(unknown)}."
     figures = f"{_mean(own)}{unit} (n = {own.n}) against {_mean(published)}{unit} (n = {published.n}) of {name}"
     if isinstance(test, str):
-        if own.mean is not None and published.mean is not None and own.mean == published.mean:
+        if own.mean == published.mean:
             return f"{what} is that published: {figures}, all runs alike."
-        return f"Whether {what[0].lower()}{what[1:]} is that published cannot be tested: {figures}; {test}."
+        few = "a test needs two runs on either side" if min(own.n, published.n) < 2 else test
+        return f"Whether {what[0].lower()}{what[1:]} is that published cannot be tested: {figures}; {few}."
     interval = ""
     if test.interval is not None:
         interval = f", {test.interval[0]:.3f} to {test.interval[1]:.3f} with 95% confidence"
     ratio = f"the ratio is {test.ratio:.3f}{interval}, {format_p_value(test.p)}"
     if test.significant:
         return f"{what} is not that published: {figures}; {ratio}."
-    least = (
-        "" if test.detectable_ratio is None else f"; {100 * (test.detectable_ratio - 1):.2g}% would be detected mostly"
-    )
-    return f"{what} does not differ from that published: {figures}; {ratio}{least}."
+    percent = None if test.detectable_ratio is None else 100 * (test.detectable_ratio - 1)
+    least = "even a hundredfold difference would rarely be detected by so few runs"
+    if percent is not None:
+        least = f"a difference of {percent:,.{0 if percent >= 10 else 1}f}% would mostly be detected"
+    return f"{what} does not differ from that published: {figures}; {ratio}; {least}."
 
 
 def _mean(one: Summary) -> str:
-    if one.mean is None:
-        return "unknown"
+    assert one.mean is not None
     return f"{one.mean:,.0f}" if one.mean >= 1e4 else f"{one.mean:,.2f}"
 
 

@@ -36,7 +36,7 @@ def compare(tmp_path: Path, write_system: Callable[..., Path]) -> Callable[..., 
 def test_equal_times_do_not_differ(compare: Callable[..., PublishedComparison]) -> None:
     found = compare([1000.0, 1010.0, 1020.0], [1001.0, 1011.0, 1019.0, 1006.0])
     assert "Time-to-train does not differ from that published: 1,010.00 s (n = 3)" in found.verdict
-    assert "with 95% confidence, p = " in found.verdict and "would be detected mostly" in found.verdict
+    assert "with 95% confidence, p = " in found.verdict and "would mostly be detected" in found.verdict
     assert "Samples to target is that published: 1,792,000 (n = 3)" in found.verdict
     assert as_json(found)["seconds"]["same"] is True
     assert "1 of your" not in " ".join(found.notes) and "3 of your runs against 4" in " ".join(found.notes)
@@ -67,7 +67,15 @@ def test_published_logs_show_where_the_time_went(compare: Callable[..., Publishe
 def test_one_run_is_compared_without_a_test(compare: Callable[..., PublishedComparison]) -> None:
     found = compare([1200.0], [1000.0, 1001.0])
     assert "Whether time-to-train is that published cannot be tested" in found.verdict
-    assert as_json(found)["seconds"]["same"] is None and "has fewer than two values" in found.verdict
+    assert as_json(found)["seconds"]["same"] is None and "a test needs two runs on either side" in found.verdict
+
+
+def test_samples_that_no_log_states_are_not_tested(tmp_path: Path, write_system: Callable[..., Path]) -> None:
+    runs = RunFactory(tmp_path / "work", previous_layout=False)
+    runs.make([1000.0, 1001.0])
+    reproduces = {"round": "v2.0", "submitter": "O", "system": "S", "seconds": [1000.0, 1002.0]}
+    found = compare_published(str(write_system({"reproduces": reproduces})), (), read, runs.folders)
+    assert "Samples to target cannot be compared: not stated in the logs of v2.0 O S." in found.verdict
 
 
 def test_runs_with_other_settings_are_left_out(tmp_path: Path, write_system: Callable[..., Path]) -> None:
