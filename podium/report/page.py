@@ -330,7 +330,7 @@ def label_runs(sets: Sequence[ReportedSet]) -> list[LabelledRun]:
     if len(sets) == 1:
         return [LabelledRun(run, run.name, place, run.name, place) for place, run in enumerate(sets[0].runs)]
     differing = [key for key in ("system", "recipe") if len({one.common_settings.get(key) for one in sets}) > 1]
-    found = []
+    found: list[LabelledRun] = []
     for place, one in enumerate(sets):
         known = [format_setting(one.common_settings[key]) for key in differing if key in one.common_settings]
         group = " ".join([str(place + 1), *known])
