@@ -256,7 +256,9 @@ def train(
             prepare([text], data.vocabulary, stores[settings], settings)
         return stores[settings]
 
-    def run(recipe: str, ranks: int, *settings: str, code: int = 0) -> RunFolder:
+    def run(
+        recipe: str, ranks: int, *settings: str, code: int = 0, options: Sequence[str] = ("--caches-cleared",)
+    ) -> RunFolder:
         config = load_system("laptop", recipe, [*settings, f"launch.processes_per_node={ranks}"])
         phases = tuple(
             phase if phase.generation == GenerationSettings() else phase.model_copy(update={"store": store_of(phase)})
@@ -265,7 +267,7 @@ def train(
         folder = RunFolder(tmp_path_factory.mktemp("run"))
         config = config.model_copy(update={"data": data, "phases": phases})
         write_resolved(with_measured_costs(config), folder.config)
-        start_training(folder, ranks, code)
+        start_training(folder, ranks, code, options=options)
         return folder
 
     return run

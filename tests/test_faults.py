@@ -615,7 +615,7 @@ def _placed(folder: Path) -> list[str]:
 def test_processes_podium_run_gets_sigint_sigterm_sighup_or_sigquit(project: Project, number: str) -> None:
     process, folder = _while_training(project, TWO)
     process.send_signal(signal.Signals[number])
-    project.end(process, 130, "interrupted")
+    project.end(process, 130 if number in ("SIGINT", "SIGQUIT") else 143, "interrupted")
     project.assert_nothing_left()
     assert _placed(folder) == ["aborted"]
 
@@ -668,7 +668,7 @@ def test_processes_podium_run_is_killed_and_its_run_resumed(project: Project) ->
     resumed = project.start("run", "laptop", "--resume", folder)
     project.trained(resumed, 208)
     resumed.send_signal(signal.SIGTERM)
-    project.end(resumed, (130, 143))
+    project.end(resumed, 143)
 
 
 @whole
@@ -726,7 +726,7 @@ def test_processes_a_second_podium_run_of_the_system_is_started(project: Project
     project.run(2, match="another `podium run`")
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    project.end(process, 130)
+    project.end(process, 143)
 
 
 @whole
@@ -803,7 +803,7 @@ def test_several_nodes_something_else_answers_as_the_first_node(project: Project
             time.sleep(1)
         assert list(project.processes()) == [second.pid]
     second.send_signal(signal.SIGTERM)
-    project.end(second, (1, 2, 130))
+    project.end(second, (1, 2, 143))
 
 
 @whole
@@ -901,7 +901,7 @@ def _resumed_from_before(project: Project, folder: Path, newest: Path, kept: Seq
     process = project.start("run", "laptop", "--resume", folder)
     project.trained(process, int(newest.name.removeprefix("batch_")) * 16 + 16)
     process.send_signal(signal.SIGTERM)
-    project.end(process, (130, 143), re.escape(newest.name))
+    project.end(process, 143, re.escape(newest.name))
     found = {path.read_bytes() for path in (folder / "checkpoints").rglob("*") if path.is_file()}
     assert all(content in found for content in (path.read_bytes() for path in kept))
 
@@ -961,7 +961,7 @@ def test_checkpoints_the_code_was_changed_before_a_run_resumes(project: Project)
     process = project.start("run", "laptop", "--resume", folder)
     project.trained(process, 208)
     process.send_signal(signal.SIGTERM)
-    project.end(process, (130, 143), before[:8])
+    project.end(process, 143, before[:8])
     after = (folder / "source.json").read_text()
     assert before in after and len(set(re.findall(r"[0-9a-f]{64}", after))) == 2
 
@@ -1187,7 +1187,7 @@ def test_packages_a_run_of_the_system_is_at_work(packaged: Packaged) -> None:
     packaged.refused("0.72", folder=str(packaged.set))
     assert process.poll() is None and logs == {log: log.read_bytes() for log in packaged.set.glob("result_*.txt")}
     process.send_signal(signal.SIGTERM)
-    packaged.project.end(process, 130)
+    packaged.project.end(process, 143)
 
 
 # --- Files of others -----------------------------------------------------------------------------------------------
@@ -1471,7 +1471,7 @@ def test_network_and_caches_a_stranger_looks_for_a_port_of_a_one_node_run(projec
             if fields[3] == "0A" and fields[9] in sockets and not loopback:
                 open_to_all.append(fields[1])
     process.send_signal(signal.SIGTERM)
-    project.end(process, 130)
+    project.end(process, 143)
     assert not open_to_all
 
 

@@ -21,6 +21,7 @@ LEVELS = (
     ("podium.doctor", "podium.tune"),
     ("podium.submission",),
     ("podium.comparison", "podium.report"),
+    ("podium.system_files",),
     ("podium.cli",),
 )
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
@@ -44,7 +45,7 @@ LIBRARIES = {
     "podium.core": CORE_LIBRARIES,
     "benchmarks": BENCHMARK_LIBRARIES,
     "podium.config": CONFIG_LIBRARIES,
-    "podium.mllog": CONFIG_LIBRARIES | {"mlperf_logging"},
+    "podium.mllog": CONFIG_LIBRARIES | {"mlperf_logging", "scipy"},
     "implementations": IMPLEMENTATION_LIBRARIES,
 }
 

@@ -20,7 +20,9 @@ from tests.conftest import load_script
 lock = load_script("tools/lock.py")
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+EXTRAS: dict[str, list[str]] = {
+    name: needs for name, needs in PROJECT["optional-dependencies"].items() if name not in lock.UNLOCKED
+}
 FILES = sorted(path.name for path in (ROOT / "requirements").iterdir())
 TORCH_FILES = ("torch-cpu.txt", "torch-cuda.txt")
 

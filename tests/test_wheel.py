@@ -249,7 +249,7 @@ def test_own_systems_come_first(installation: Installation, tmp_path: Path) -> N
     done = installation.several(tmp_path, *(("run", name, "--dry-run") for name in names))
     for (code, output, _), processes in zip(done, (4, 4, 2), strict=False):
         assert code == 0
-        assert f"--nproc-per-node={processes} " in output
+        assert f"--nproc-per-node={processes} \\\n" in output
     code, _, refused = done[3]
     assert code == 2
     assert f"no system 'theirs' in {tmp_path}/systems or {installation.packages}/podium/systems" in refused

@@ -75,7 +75,7 @@ def parts(python: str, tiny: bool) -> list[Part]:
         tested("steps", 150, "steps", "optimizer"),
         measured("step", 150),
         tested("ranks", 120, "ranks"),
-        benched("bench_huggingface", 150, "--against", "huggingface"),
+        benched("bench_huggingface", 150, "--baseline", "huggingface"),
         benched("bench_ablate", 240, "--ablate"),
     ]
 

@@ -31,6 +31,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 TORCH = "2.13.0"
+# Extras that are not locked: loggers, large and each user's choice, which no timed process imports.
+UNLOCKED = {"tensorboard", "wandb", "mlflow"}
 # For `attention: cudnn`; cuDNN itself comes with torch. Release 1.32 also needs nvidia-cutlass-dsl and others.
 CUDNN_FRONTEND = "nvidia-cudnn-frontend==1.22.0"
 # torch is installed without its dependencies, which are these; the CUDA build also needs what CUDA_PACKAGE matches.
@@ -58,7 +60,7 @@ def main() -> None:
     upgrade = parser.parse_args().upgrade
     uv = shutil.which("uv") or sys.exit("tools/lock.py: there is no uv here; install it: pip install uv")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in UNLOCKED}
     base = [*project["dependencies"], *extras["train"]]
     cuda = [f"torch=={TORCH}", CUDNN_FRONTEND]
     everything = [*base, *(need for needs in extras.values() for need in needs), *cuda, "uv"]

@@ -39,18 +39,20 @@ def main() -> int:
     preparing.add_argument("--text", type=Path, nargs="+", required=True)
     preparing.add_argument("--vocab", type=Path, required=True)
     preparing.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    preparing.add_argument("--literal", action="store_true", help="also time the reference algorithm")
+    preparing.add_argument("--reference", action="store_true", help="also time the reference algorithm")
+    preparing.add_argument("--literal", dest="reference", action="store_true", help=argparse.SUPPRESS)  # former name
     preparing.add_argument("--repeat", type=int, default=5)
     preparing.set_defaults(function=bench_prepare)
     reading = commands.add_parser("read", help="count and time cold random reads of each layout")
     reading.add_argument("--store", type=Path, help="default: a store of random samples is generated")
     reading.add_argument("--shards", type=int, default=6, help="shards of the generated store")
     reading.add_argument(
-        "--samples-a-shard",
+        "--samples-per-shard",
         type=int,
         default=313_453,
         help="samples in each; default: as in MLPerf's",
     )
+    reading.add_argument("--samples-a-shard", dest="samples_per_shard", type=int, help=argparse.SUPPRESS)  # former name
     reading.add_argument("--samples", type=int, default=128, help="samples read in each turn")
     reading.add_argument("--batch", type=int, default=4, help="samples read between two clearings of the page cache")
     reading.add_argument("--layout", action="append", help="measure only this layout; may be repeated")
@@ -82,7 +84,7 @@ def bench_prepare(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.processes > 1:
         several = partial(prepare, texts, arguments.vocab, processes=arguments.processes)
         variants[f"{arguments.processes} processes"] = several
-    if arguments.literal:
+    if arguments.reference:
         variants["literal"] = prepare_with_reference
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(arguments.repeat + 1):
@@ -111,7 +113,7 @@ def bench_read(arguments: argparse.Namespace) -> dict[str, Any]:
             arguments.store,
             make_folder(scratch),
             shards=arguments.shards,
-            samples_per_shard=arguments.samples_a_shard,
+            samples_per_shard=arguments.samples_per_shard,
             samples=arguments.samples,
             batch=arguments.batch,
             turns=arguments.repeat,

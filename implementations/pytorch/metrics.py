@@ -18,6 +18,8 @@ from podium.core.errors import WorkError
 from podium.core.files import write_error
 from podium.planning.batch_plan import GlobalBatch
 
+# Above it the times of all ranks are left out: a line would have more than 2 kB.
+MAX_TIMED_RANKS = 256
 MAX_CONSECUTIVE_SKIPS = 40  # the run fails then: the loss scale has been halved 40 times, to no effect
 
 
@@ -27,8 +29,9 @@ class _Pending:
 
     line: dict[str, Any]
     global_batch: GlobalBatch
-    # float64 [8] on the host. Summed over ranks: masked-LM loss, next-sentence loss, ranks that request a stop, ranks
-    # that request a checkpoint, ranks with a finite gradient norm. Of this rank: gradient norm, learning rate, taken.
+    # float64 [8 + ranks] on the host. Summed over ranks: masked-LM loss, next-sentence loss, ranks that request a stop,
+    # ranks that request a checkpoint, ranks with a finite gradient norm, and the milliseconds of work of each rank (to
+    # which only that rank adds). Of this rank: gradient norm, learning rate, taken.
     numbers: Tensor
     completion: dist.Work | torch.cuda.Event
 
@@ -58,6 +61,11 @@ class Metrics:
         self.skipped = skipped  # consecutive steps skipped for overflow
         # The two values 1 and 0 on the device: a request is an index into them, not a copy from the host.
         self._flags = torch.eye(2, dtype=torch.float64, device=processes.device)[0]
+        # This rank's place among the times of all ranks; empty where they are not gathered.
+        self._timed_ranks = processes.ranks if 1 < processes.ranks <= MAX_TIMED_RANKS else 0
+        self._own_place = torch.zeros(self._timed_ranks, dtype=torch.float64, device=processes.device)
+        if self._timed_ranks:
+            self._own_place[processes.rank] = 1
         self.stop_requested, self.save_requested = False, False  # by any rank; known to all ranks after the same step
 
     @property
@@ -103,10 +111,13 @@ class Metrics:
             line["moved"] = step.global_batch.moved
         requests = (self._flags[1 - stop], self._flags[1 - save])
         sums = (result.masked_lm, result.next_sentence, *requests, result.finite)
-        values = (*sums, result.gradient_norm, result.rate, result.taken)
+        own = (result.gradient_norm, result.rate, result.taken)
         # float64: sums over a large global batch would lose digits in float32.
-        numbers = torch.stack([value.double() for value in values])
-        work = self._processes.all_reduce_sum_async(numbers[: len(sums)])
+        parts = [value.double().view(1) for value in sums], [value.double().view(1) for value in own]
+        # The times of all ranks take part in the same reduction, so that they cost no collective.
+        times = [self._own_place * result.work_ms.nan_to_num()] if self._timed_ranks else []
+        numbers = torch.cat([*parts[0], *times, *parts[1]])
+        work = self._processes.all_reduce_sum_async(numbers[: len(sums) + self._timed_ranks])
         if numbers.is_cuda:
             # With NCCL, `wait` makes the current stream wait for the all-reduce, not the host. So the copy below is
             # ordered after it, and the event after the copy.
@@ -124,7 +135,7 @@ class Metrics:
         if self.pending is None:
             return None
         pending, self.pending = self.pending, None
-        masked_lm, next_sentence, stop, save, finite, norm, rate, taken = pending.wait()
+        masked_lm, next_sentence, stop, save, finite, *times, norm, rate, taken = pending.wait()
         self.stop_requested = self.stop_requested or stop > 0
         self.save_requested = self.save_requested or save > 0
         line = pending.line
@@ -134,6 +145,8 @@ class Metrics:
         line["loss"] = line["masked_lm_loss"] + line["next_sentence_loss"]
         if not math.isnan(norm):
             line["gradient_norm"] = norm
+        if times and all(times):  # 0: a rank that does not measure it
+            line["rank_work_ms"] = [round(milliseconds, 2) for milliseconds in times]
         if not taken:
             return self._skip(pending)
         self.skipped = 0

@@ -10,7 +10,8 @@
 
 import json
 import math
-from contextlib import nullcontext
+import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from implementations.pytorch.optim.build import set_rate
 from implementations.pytorch.optim.fused import FusedOptimizer
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast
+from implementations.pytorch.profiling import StepProfiler
 from podium.config.schema import LossScaling, RunConfig
 from podium.core.errors import WorkError
 from podium.core.files import write_atomically
@@ -93,6 +95,9 @@ class StepResult:
     rate: Tensor
     taken: Tensor  # 1, or 0 if the step was skipped for an overflow
     finite: Tensor  # 1, or 0 if gradient_norm is not finite: then neither are the weights, if the step was taken
+    # Milliseconds of this rank's forward and backward, without waiting for others; NaN on a GPU, where the host's clock
+    # does not show it.
+    work_ms: Tensor
 
 
 class Stepper:
@@ -118,6 +123,7 @@ class Stepper:
         # skipped, and the next learning rate depends on it.
         self.steps_taken = torch.zeros((), dtype=torch.int64, device=processes.device)
         self.graphs: StepGraphs | None = None
+        self.profiler: StepProfiler | None = None
         self._no_norm = torch.full((), float("nan"), device=processes.device)
 
     def take(self, step: Step, phases: PhaseClock) -> StepResult:
@@ -175,32 +181,44 @@ class Stepper:
             model.scaling.update()
         kernels = model.model_options.kernels
         sums: list[Tensor] = []
+        started = time.perf_counter()
         for number, batch in enumerate(batches):
             model.gradients.accumulate = number > 0
             last = number == len(batches) - 1
             # Gradients of all but the last micro-batch accumulate locally, so that they are sent once a step.
             with nullcontext() if last else self.model.no_sync():
-                with autocast(self.precision, self.processes.device):
+                with self._range("forward"), autocast(self.precision, self.processes.device):
                     parts = loss_sums(self.model(batch), batch, kernels)
                 losses = torch.stack([parts.masked_lm, parts.next_sentence])
                 phases.lap("forward")
                 loss = self.scaler.scale((losses * weights[number]).sum())
                 if last:
                     self.sync.begin(self.model, self.scaler.factor)
-                torch.autograd.backward(loss)
+                with self._range("backward"):
+                    torch.autograd.backward(loss)
+                if self.profiler is not None:
+                    self.profiler.end_synchronisation()
                 phases.lap("backward", until=self.sync.last_bucket_ready if last else None)
                 phases.lap("synchronisation" if last else "backward")
             sums.append(losses.detach())
+        work_ms = self._work_ms(1000 * (self.sync.last_bucket_ready - started))
         # Unscaled before clipping, so that the norm is compared with max_norm in true units. Gradients are averaged
         # over ranks by now, so all ranks detect the same overflow and skip the same step.
-        self.scaler.unscale_(self.optimizer)
-        norm = self._clip()
-        taken = self.scaler.take_step(self.optimizer)
-        self.steps_taken += taken.to(torch.int64)
+        with self._range("optimizer"):
+            self.scaler.unscale_(self.optimizer)
+            norm = self._clip()
+            taken = self.scaler.take_step(self.optimizer)
+            self.steps_taken += taken.to(torch.int64)
         phases.lap("optimizer")
         masked_lm, next_sentence = torch.stack(sums).sum(0).unbind()
         finite = torch.ones_like(norm) if self.config.clipping is None else torch.isfinite(norm).to(norm.dtype)
-        return StepResult(masked_lm, next_sentence, norm, rate, taken, finite)
+        return StepResult(masked_lm, next_sentence, norm, rate, taken, finite, work_ms)
+
+    def _range(self, name: str) -> AbstractContextManager[object]:
+        return nullcontext() if self.profiler is None else self.profiler.range(name)
+
+    def _work_ms(self, milliseconds: float) -> Tensor:
+        return self._no_norm if self.processes.device.type == "cuda" else torch.tensor(milliseconds)
 
     def _clip(self) -> Tensor:
         """Clip the averaged gradient by its global norm, if configured. Returns the norm before clipping (0-d).

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from podium.config.checkpoint_choice import usable_checkpoint
@@ -32,12 +33,15 @@ def main() -> int:
     parser.add_argument(
         "--caches-cleared", action="store_true", help="the page cache was cleared before the run; logged as cache_clear"
     )
+    parser.add_argument("--profile", type=int, default=0, metavar="STEPS", help="number of steps to profile")
+    parser.add_argument("--profile-all-ranks", action="store_true", help="profile all ranks, not only the first")
     arguments = parser.parse_args()
     end_with_parent()
     folder = RunFolder(arguments.folder)
     try:
         with shared_lock(folder.lock), _report_full_disk(folder):
-            return _train(arguments.config, folder, arguments.caches_cleared)
+            profile = Profile(arguments.profile, arguments.profile_all_ranks)
+            return _train(arguments.config, folder, arguments.caches_cleared, profile)
     except PodiumError as error:
         with suppress(PodiumError):  # the disk may be full, which the launcher reports
             folder.write_failure(error)
@@ -57,7 +61,20 @@ def _report_full_disk(folder: RunFolder) -> Iterator[None]:
         raise write_error(Path(error.filename) if error.filename else folder.path, error) from error
 
 
-def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
+@dataclass(frozen=True)
+class Profile:
+    """The number of steps to profile, 0 for none, and on which ranks."""
+
+    steps: int
+    all_ranks: bool
+
+    @property
+    def own_steps(self) -> int:
+        """The number of steps of this rank."""
+        return self.steps if self.all_ranks or int(os.environ["RANK"]) == 0 else 0
+
+
+def _train(config_path: Path, folder: RunFolder, caches_cleared: bool, profile: Profile) -> int:
     config = load_resolved(config_path)
     if failure := folder.read_failure(final_only=True):
         raise failure  # torchrun restarts failed processes; a final failure would only repeat
@@ -68,12 +85,14 @@ def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
         if int(os.environ["RANK"]) == 0:
             log, checkpoint = _open_log(config, folder, caches_cleared)
             stack.enter_context(log)
+            if profile.steps:
+                log.log_profile(profile.steps)
         # Imported only now: importing torch takes seconds, and init_start is to be logged before.
         from implementations.pytorch.distributed.process_group import init_distributed
         from implementations.pytorch.trainer import Trainer
 
         processes = stack.enter_context(init_distributed(config))
-        return 0 if Trainer(config, processes, folder, log, checkpoint).run() else 1
+        return 0 if Trainer(config, processes, folder, log, checkpoint, profile.own_steps).run() else 1
 
 
 def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tuple[ResultLog, Checkpoint | None]:

@@ -32,6 +32,7 @@ from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.optim.build import describe_optimizer
 from implementations.pytorch.phase_clock import PHASES, PhaseClock
 from implementations.pytorch.precision import matmul_peak
+from implementations.pytorch.profiling import StepProfiler
 from implementations.pytorch.step import NotFinite, error_with_samples
 from podium.config.run_folder import Checkpoint, RunFolder, fixed_configuration
 from podium.config.schema import RunConfig
@@ -91,12 +92,14 @@ class Trainer:
         folder: RunFolder,
         log: ResultLog | None,
         checkpoint: Checkpoint | None = None,
+        profile_steps: int = 0,
     ) -> None:
-        """`log` is None on ranks other than the first. A collective.
+        """`log` is None on ranks other than the first; `profile_steps` are profiled on this rank. A collective.
 
         `checkpoint`: what the first rank found to resume from, None on others; `log` then has the lines up to it.
         """
         self.config, self.processes, self.folder, self.log = config, processes, folder, log
+        self.profile_steps = profile_steps
         self.phases, self.totals = PhaseClock(), Totals()
         self.position = Position(config.evaluation_interval)
         self.accuracy: Accuracy | None = None
@@ -258,6 +261,11 @@ class Trainer:
                 )
                 self.saver = stack.enter_context(saver)
             steps: Iterable[Step] = stack.enter_context(self.loader)
+            if self.profile_steps:
+                profiler = StepProfiler(self.profile_steps, self.folder.profile, processes.rank, processes.device)
+                self.stepper.profiler = stack.enter_context(profiler)
+                self.stepper.sync.when_ready = profiler.begin_synchronisation
+                steps = profiler.steps(steps)
             self.evaluation_batches = self._read_evaluation_batches()
             self.phases.restart()
             for number, step in enumerate(steps, start=position.batches + 1):

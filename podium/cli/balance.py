@@ -43,9 +43,10 @@ def print_balance(console: Console, cluster: Cluster, report: Mapping[str, Any])
     own = strategies.get(OWN_STRATEGY)
     if own:
         console.print(
-            f"lower bound of the cost: {own['least_cost']:.4f}; {OWN_STRATEGY} reaches {own['max_over_mean_cost']:.4f}"
+            f"lower bound of the cost: {own['lower_bound_cost']:.4f}; "
+            f"{OWN_STRATEGY} reaches {own['max_over_mean_cost']:.4f}"
         )
-    for name, why in report["impossible"].items():
+    for name, why in report["infeasible"].items():
         console.print(f"{name} is impossible here: {why}", highlight=False)
     if any(row["bytes_per_step"] for row in strategies.values()):
         console.print(
@@ -63,10 +64,15 @@ def print_packing(console: Console, report: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def check_plot(path: Path | None) -> None:
+    """UsageError for a --plot that is not SVG."""
+    if path is not None and path.suffix != ".svg":
+        raise UsageError(f"--plot: found {path}, allowed is a path that ends with .svg")
+
+
 def plot_balance(cluster: Cluster, report: Mapping[str, Any], path: Path) -> None:
     """Draw the bars of `print_balance` as SVG. UsageError for another file type, WorkError if it cannot be written."""
-    if path.suffix != ".svg":
-        raise UsageError(f"--plot: found {path}, allowed is a path that ends with .svg")
+    check_plot(path)
     from podium.html.chart import svg_axes  # here, since matplotlib takes long to import
 
     names = list(report["strategies"])

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.bert.lengths import read_histogram
 from benchmarks.bert.rules import MAX_SEED
 from benchmarks.bert.sizes import SIZES
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.console import UNKNOWN, number_table, print_line, summary_table
+from podium.core.console import UNKNOWN, number_table, print_line, summary_table, waiting
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
 from podium.launch.launch import diagnose_failure, launch
@@ -27,8 +28,10 @@ from podium.planning.hardware import require_hardware
 from podium.run.implementation import call_entry_point
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
+from podium.run.source import current_source
 
 DEFAULT_STEPS = 8
+HEAD_SIZE = 64  # of the models with --hidden
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class BenchOptions:
     """What to time besides the system's training step, and model dimensions that replace the system's."""
 
     ablate: bool = False
-    against: str | None = None
+    baseline: str | None = None
     steps: int | None = None
     layers: int | None = None
     hidden: int | None = None
@@ -49,13 +52,20 @@ class BenchOptions:
         """Whether model dimensions and sample lengths are the system's, so that fitted costs are valid for it."""
         return not (self.layers or self.hidden or self.vocabulary or self.lengths)
 
+    def require_valid(self) -> None:
+        """Raise UsageError for a value that the processes would refuse only after they have started."""
+        if self.baseline not in (None, "huggingface"):
+            raise UsageError(f"--baseline: found {self.baseline}, allowed is huggingface")
+        if self.hidden is not None and self.hidden % HEAD_SIZE:
+            raise UsageError(f"--hidden: found {self.hidden}, allowed are multiples of {HEAD_SIZE}")
+        if self.lengths is not None:
+            read_histogram(self.lengths)
+
     def arguments(self, size: str) -> list[str]:
-        """Return the command-line arguments of the implementation's `bench`. UsageError for an unknown --against."""
-        if self.against not in (None, "huggingface"):
-            raise UsageError(f"--against: found {self.against}, allowed is huggingface")
+        """Return the command-line arguments of the implementation's `bench`. The options are valid."""
         arguments = ["--steps", str(self.steps or DEFAULT_STEPS)]
         arguments += ["--vocabulary", str(self.vocabulary or SIZES[size].vocabulary_size)]
-        for name in ("rounds", "layers", "hidden", "against"):
+        for name in ("rounds", "layers", "hidden", "baseline"):
             value = getattr(self, name)
             arguments += [f"--{name}", str(value)] if value is not None else []
         arguments += ["--lengths", str(self.lengths.resolve())] if self.lengths is not None else []
@@ -68,13 +78,15 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
     With `costs` it also fits step costs. UsageError or WorkError, as the processes end. If they end after Podium's
     first turn, the summary has their error among its `failures`.
     """
+    options.require_valid()
     arguments = options.arguments(config.size) + (["--costs"] if costs else [])
     folder = RunFolder(make_folder(RUNS / config.system / f"bench_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
     if config.seed is None:
         config = config.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
     write_resolved(config, folder.config)
     progress.note("Timing steps")
-    exit_code = launch(config, folder, "bench", arguments, on_tick=lambda: None)
+    with waiting("Timing steps", announced=True):
+        exit_code = launch(config, folder, "bench", arguments, on_tick=lambda: None)
     measured = folder.read_summary()
     assert measured is not None, "launch raises if the processes leave no summary"
     if not measured["complete"]:
@@ -84,7 +96,7 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
 
 def require_timing_options_unset(options: BenchOptions) -> None:
     """Raise UsageError for options of timed steps, which `--roofline` does not run."""
-    for name in ("ablate", "against", "steps", "rounds"):
+    for name in ("ablate", "baseline", "steps", "rounds"):
         if getattr(options, name):
             raise UsageError(
                 f"--{name} times steps on this machine, and --roofline counts the kernels of one step without running "
@@ -99,6 +111,7 @@ def count(config: RunConfig, options: BenchOptions, gpu: str | None, progress: P
     Raises UsageError for options that do not apply, and for a GPU that is unknown or does not support the settings.
     """
     require_timing_options_unset(options)
+    options.require_valid()
     if gpu is None:
         if config.launch.device == "cpu":
             raise UsageError(f"{config.system} trains on a CPU; name the GPU to count for, such as --gpu h200")
@@ -117,7 +130,8 @@ def count(config: RunConfig, options: BenchOptions, gpu: str | None, progress: P
     with tempfile.TemporaryDirectory(prefix="podium_") as folder:
         path = Path(folder) / "config.yaml"
         write_resolved(config.model_copy(update={"seed": config.seed or 0}), path)
-        return call_entry_point(config.implementation, "bench.roofline", [str(path), *arguments])
+        with waiting("Counting the kernels of a step", announced=True):
+            return call_entry_point(config.implementation, "bench.roofline", [str(path), *arguments])
 
 
 def _require_support(config: RunConfig, kind: Accelerator) -> None:
@@ -177,13 +191,16 @@ def print_count(console: Console, config: RunConfig, counted: Mapping[str, Any])
 
 
 def write_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
-    """Write the fitted step costs and how they were measured to systems/costs/SYSTEM.json and return that path."""
+    """Write the fitted step costs, the machine and the settings to runs/SYSTEM/costs.json and return that path."""
     path = own_costs_path(config.system)
-    about = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks", "torch")
+    settings = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks")
+    source = current_source()
     conditions: dict[str, object] = {"system": config.system, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    conditions |= {"machine": measured["machine"], "torch": measured["torch"]}
+    conditions |= {"commit": source.commit, "code": source.code}
     # The backend in use: `auto` depends on the GPU and on a check there.
     conditions |= {"recipe": config.recipe, "attention": measured["attention"], "kernels": config.kernels}
-    save_costs(StepCosts(**measured["step_costs"]), path, conditions | {key: measured[key] for key in about})
+    save_costs(StepCosts(**measured["step_costs"]), path, conditions | {key: measured[key] for key in settings})
     return path
 
 
@@ -193,11 +210,11 @@ def print_timings(console: Console, config: RunConfig, measured: Mapping[str, An
     for label, value in _summary_rows(measured):
         table.add_row(label, value)
     table.add_section()
-    total = sum(measured["phases_ms"].values())
+    total = sum(measured["phase_milliseconds"].values())
     if measured["device"] != "cpu":
         # Kernels are launched asynchronously, so a phase's host time is not the GPU's time in it.
         table.add_row("phases", "host time, which runs ahead of the GPU")
-    for phase, milliseconds in measured["phases_ms"].items():
+    for phase, milliseconds in measured["phase_milliseconds"].items():
         table.add_row(phase.replace("_", " "), f"{milliseconds:.2f} ms a step, {milliseconds / total:5.1%}")
     console.print(table)
     if measured["ablation"]:
@@ -222,7 +239,7 @@ def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("global batch", f"{measured['global_batch_size']} sequences"),
         (
             "a step",
-            f"{times['median']:,.1f} ms ({times['least']:,.1f} to {times['greatest']:,.1f}, n = {measured['steps']})",
+            f"{times['median']:,.1f} ms ({times['min']:,.1f} to {times['max']:,.1f}, n = {measured['steps']})",
         ),
         ("sequences/s", f"{measured['sequences_per_second']:,.1f}"),
         ("useful FLOP/s", f"{measured['useful_tflops']:.4g} TFLOP/s"),
@@ -257,7 +274,7 @@ def _ablation_table(measured: Mapping[str, Any]) -> Table:
         spread, memory = row["ratio_by_round"], row["memory_bytes"]
         cells = [row["without"], UNKNOWN, UNKNOWN]
         if spread:
-            cells[1:] = [f"{spread['median']:.2f}", f"{spread['least']:.2f} to {spread['greatest']:.2f}"]
+            cells[1:] = [f"{spread['median']:.2f}", f"{spread['min']:.2f} to {spread['max']:.2f}"]
         if with_memory:
             cells.append(f"{memory / 2**30:.1f}" if memory else UNKNOWN)
         table.add_row(*cells, Text(f"{row['what']}; {row['obstacle']}" if row["obstacle"] else row["what"]))

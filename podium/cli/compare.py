@@ -1,12 +1,21 @@
 """`podium compare`: compares published results of MLPerf rounds and local results."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podium.core.console import Console, errors, print_json, print_message, print_text, progress_bar
+from podium.cli import names
+from podium.core.console import (
+    Console,
+    print_json,
+    print_note,
+    print_status,
+    print_text,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from podium.comparison.load import RunCache
@@ -17,6 +26,7 @@ def compare(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
+            metavar="PATH",
             help="Clones of MLPerf's results repositories, parts of them (a submitter, a system, a log), archives of "
             "these, or your own results/. Optional with --ab.",
             show_default=False,
@@ -43,12 +53,29 @@ def compare(
     benchmarks: Annotated[
         list[str] | None,
         typer.Option(
-            "--benchmark", metavar="NAME", help="Show only this benchmark, such as llama31_8b. May be repeated."
+            "--benchmark",
+            metavar="NAME",
+            autocompletion=lambda incomplete: names.matching(names.benchmarks(), incomplete),
+            help="Show only this benchmark, such as llama31_8b. May be repeated.",
         ),
     ] = None,
     per: Annotated[
         str, typer.Option(metavar="accelerator|node", help="The unit that throughput is divided by.")
     ] = "accelerator",
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Sort the results of each benchmark by this key of --json, or by a heading of the table; -KEY for the "
+            "largest first. For example time_to_train, -mfu, Energy.",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Show only the first N of each benchmark, by --sort or otherwise by time_to_train.", min=1
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects instead of tables.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values instead of tables.")] = False,
     html: Annotated[
@@ -71,6 +98,14 @@ def compare(
             "number of accelerators, and print the geometric mean of the ratios of their times.",
         ),
     ] = None,
+    published: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SYSTEM",
+            help="Compare the runs of a system that was written by `podium systems new --from` with the published "
+            "ones. PATH: the published logs, which show how their time was spent. Optional.",
+        ),
+    ] = None,
     cost: Annotated[
         Path | None,
         typer.Option(
@@ -78,7 +113,14 @@ def compare(
         ),
     ] = None,
     anomalies: Annotated[
-        bool, typer.Option("--anomalies", help="List the inconsistencies that were found in each result's files.")
+        bool,
+        typer.Option(
+            "--anomalies",
+            help="List the inconsistencies in each result's files that may affect a figure, and the number of others.",
+        ),
+    ] = False,
+    all_anomalies: Annotated[
+        bool, typer.Option("--all-anomalies", help="As --anomalies, and list those that affect no figure too.")
     ] = False,
     oddities: Annotated[bool, typer.Option("--oddities", hidden=True, help="The former name of --anomalies.")] = False,
     no_cache: Annotated[
@@ -92,24 +134,30 @@ def compare(
     """
     from podium.comparison.cost import cost_json, costs, print_costs, read_prices
     from podium.comparison.load import RunCache, load_results
+    from podium.comparison.ranking import DEFAULT_KEY, ranked
+    from podium.comparison.table import Detail, filter_results, print_comparison, rows
     from podium.comparison.table import as_csv as rows_csv
-    from podium.comparison.table import filter_results, print_comparison, rows
     from podium.core.errors import UsageError
     from podium.core.files import user_cache_folder
 
-    anomalies = anomalies or oddities
+    detail = Detail.ALL if all_anomalies else Detail.AFFECTING if anomalies or oddities else Detail.COUNTED
     if per not in ("accelerator", "node"):
         raise UsageError(f"--per: found {per}, allowed is accelerator or node")
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other; use one of them")
     if ab is not None and (as_csv or html is not None or cost is not None):
         raise UsageError("--ab prints a table, or JSON with --json; leave out --csv, --html and --cost")
+    ranking = sort is not None or top is not None
+    if ranking and (ab is not None or versus is not None or html is not None):
+        raise UsageError("--sort and --top are for the tables, --json and --csv; leave out --ab, --versus and --html")
     if versus is not None and (as_csv or html is not None or ab is not None):
         raise UsageError("--versus prints a table, or JSON with --json; leave out --csv, --html and --ab")
-    if not paths and ab is None:
+    if published is not None and (as_csv or html is not None or ab is not None or versus is not None):
+        raise UsageError("--published prints a sentence, or JSON; leave out --csv, --html, --ab, --versus")
+    if not paths and ab is None and published is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or your own results/")
     if html is not None:
-        from podium.html.page import require_page_or_no_file  # imports matplotlib, half of the time without it
+        from podium.html.page import require_page_or_no_file
 
         require_page_or_no_file(html)
     prices = None if cost is None else read_prices(cost)
@@ -123,8 +171,11 @@ def compare(
             on_read=lambda logs: bar.advance(task, logs),
         )
     for note in found.notes:
-        print_message(f"note: {note}")
+        print_note(f"note: {note}")
     shown = filter_results(found, rounds or [], accelerators or [], divisions or [], benchmarks or [])
+    if published is not None:
+        _compare_published(published, found.results, cache, as_json)
+        return
     if ab is not None:
         _compare_operands(ab, shown.results, cache, as_json)
         return
@@ -139,6 +190,12 @@ def compare(
         priced = costs(shown.results, prices, cost)
         for row, row_cost in zip(objects, priced.costs, strict=True):
             row.update(cost_json(row_cost, priced.currency))
+    if ranking:
+        order = ranked(objects, sort or DEFAULT_KEY, top)
+        objects = [objects[number] for number in order]
+        shown = replace(shown, results=tuple(shown.results[number] for number in order))
+        if priced is not None:
+            priced = replace(priced, costs=tuple(priced.costs[number] for number in order))
     if versus is not None:
         from podium.comparison.versus import as_json as versus_json
         from podium.comparison.versus import compare_accelerators, print_versus
@@ -154,15 +211,27 @@ def compare(
         from podium.html.page import write_page
 
         write_page(html, comparison_page(shown, priced))
-        errors.print(f"The page is {html}", markup=False, highlight=False)
+        print_status(f"The page is {html}")
     if as_json:
         print_json(objects)
     elif as_csv:
         print_text(rows_csv(objects).removesuffix("\n"))
     elif html is None:
-        print_comparison(Console(), shown, per, anomalies)
+        print_comparison(Console(), shown, per, detail, ranking)
         if priced is not None:
             print_costs(Console(), shown.results, priced)
+
+
+def _compare_published(system: str, results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:
+    from podium.comparison.load import read_runs
+    from podium.comparison.published import as_json as published_json
+    from podium.comparison.published import compare_published, print_published
+
+    compared = compare_published(system, results, lambda logs: read_runs(logs, cache))
+    if as_json:
+        print_json(published_json(compared))
+    else:
+        print_published(Console(), compared)
 
 
 def _compare_operands(ab: tuple[str, str], results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:

@@ -1,15 +1,18 @@
 """`podium data …`: fetch, prepare, import, export, convert and verify the training data of BERT."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from podium.cli import names
 from podium.cli.fetch import fetch
+from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, Processes, print_output
 from podium.cli.stage import stage
-from podium.core.console import print_findings, print_message, print_text, progress_bar
+from podium.core.console import Console, print_findings, print_message, print_note, print_text, progress_bar
 from podium.core.errors import UsageError
 
 if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
@@ -27,7 +30,7 @@ MaxPredictions = Annotated[
     ),
 ]
 
-data = typer.Typer(no_args_is_help=True, help="Fetch, prepare, convert, verify and copy the training data of BERT.")
+data = CommandGroup(help="Fetch, prepare, convert, verify and copy the training data of BERT.")
 data.command(
     epilog="Example: [bold]podium data fetch --out data/mlperf --accept-licence[/bold]",
 )(fetch)
@@ -41,11 +44,17 @@ data.command(
 def prepare(
     text: Annotated[
         list[Path],
-        typer.Option("--text", help="A text file with one sentence a line and a blank line between documents."),
+        typer.Option(
+            "--text", metavar="FILE", help="A text file with one sentence a line and a blank line between documents."
+        ),
     ],
-    vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary file, one token a line.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one for each text file.")],
-    more_text: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More text files.")] = None,
+    vocab: Annotated[
+        Path, typer.Option("--vocab", metavar="FILE", help="WordPiece vocabulary file, one token a line.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for the shards, one for each text file.")
+    ],
+    more_text: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More text files.")] = None,
     processes: Processes = os.cpu_count() or 1,
     evaluation: Annotated[
         int | None,
@@ -61,6 +70,7 @@ def prepare(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random subset.")] = 0,
     max_sequence_length: MaxSequenceLength = None,
     max_predictions: MaxPredictions = None,
+    as_json: AsJson = False,
 ) -> None:
     """Turn text into samples, bit-identical to MLPerf's reference: one shard OUT/NAME.h5 for each text file NAME.
 
@@ -94,9 +104,8 @@ def prepare(
             selection = EvaluationPick(evaluation) if evaluation else WHOLE_TEXT
             shards = prepare_texts(texts, vocab, out, settings, processes, selection, on_finished=on_finished)
     if kept:
-        print_message(f"kept {kept} of {len(texts)} shards, which were complete and made from the same text")
-    for shard in shards:
-        print_text(shard)
+        print_note(f"kept {kept} of {len(texts)} shards, which were complete and made from the same text")
+    _print_files(shards, as_json, kept=kept)
 
 
 @data.command(
@@ -105,13 +114,22 @@ def prepare(
 def checkpoint(
     source: Annotated[
         Path,
-        typer.Argument(help="The prefix of a TensorFlow checkpoint, a Hugging Face folder, or a .safetensors file."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="The prefix of a TensorFlow checkpoint, a Hugging Face folder, or a .safetensors file.",
+        ),
     ],
-    out: Annotated[Path, typer.Argument(help="The .safetensors file to write, or a new folder for Hugging Face.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The .safetensors file to write, or a new folder for Hugging Face.")
+    ],
     size: Annotated[
-        str | None, typer.Option(help="The model size that is required. Default: detected from the shapes.")
+        str | None,
+        typer.Option(
+            metavar="|".join(names.SIZES), help="The model size that is required. Default: detected from the shapes."
+        ),
     ] = None,
     to: Annotated[Literal["podium", "huggingface"], typer.Option(help="The format to write.")] = "podium",
+    as_json: AsJson = False,
 ) -> None:
     """Convert the weights of a BERT to the initial checkpoint of a run, bit for bit, and check them."""
     from benchmarks.bert.checkpoint.convert import convert
@@ -134,9 +152,25 @@ def checkpoint(
         "MLPerf's own": "yes, byte for byte" if converted.official else "no",
         "sha256": converted.sha256,
     }
-    print_text(converted.file)
-    for name, value in [*lines.items(), *(("note", note) for note in converted.notes)]:
-        print_text(f"  {name:13} {value}")
+    document = {
+        "file": str(converted.file),
+        "source": str(converted.source),
+        "kind": converted.kind,
+        "size": converted.size.name,
+        "vocabulary_size": converted.vocabulary_size,
+        "tensors": converted.tensors,
+        "parameters": converted.parameters,
+        "official": converted.official,
+        "sha256": converted.sha256,
+        "notes": list(converted.notes),
+    }
+
+    def print_lines(_: Console) -> None:
+        print_text(converted.file)
+        for name, value in [*lines.items(), *(("note", note) for note in converted.notes)]:
+            print_text(f"  {name:13} {value}")
+
+    print_output(as_json, document, print_lines)
 
 
 @data.command(
@@ -144,9 +178,11 @@ def checkpoint(
     epilog="Example: [bold]podium data import --vocab vocab.txt --out data/wikipedia hdf5/part_*.hdf5[/bold]",
 )
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of samples, all in the same format.")],
-    vocab: Annotated[Path, typer.Option("--vocab", help="The vocabulary file that the samples were made with.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one for each file.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files of samples, all in the same format.")],
+    vocab: Annotated[
+        Path, typer.Option("--vocab", metavar="FILE", help="The vocabulary file that the samples were made with.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the shards, one for each file.")],
     format_name: Annotated[
         Literal["auto", "hdf5-fixed", "hdf5-variable", "tfrecord"],
         typer.Option("--from", help="The format of the files; auto detects it from their content."),
@@ -154,6 +190,7 @@ def import_(
     processes: Processes = os.cpu_count() or 1,
     max_sequence_length: MaxSequenceLength = None,
     max_predictions: MaxPredictions = None,
+    as_json: AsJson = False,
 ) -> None:
     """Convert samples from other formats to shards, OUT/NAME.h5 for each file NAME, and check every row.
 
@@ -171,21 +208,21 @@ def import_(
     with progress_bar() as bar:
         task = bar.add_task("Importing files", total=len(files))
         shards = import_files(files, format_name, vocab, out, processes, lambda _: bar.advance(task), settings)
-    for shard in shards:
-        print_text(shard)
+    _print_files(shards, as_json)
 
 
 @data.command(
     epilog="Example: [bold]podium data export data/wikipedia --format hdf5-variable --out hdf5[/bold]",
 )
 def export(
-    store: Annotated[Path, typer.Argument(help="A folder of shards.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A folder of shards.")],
     format_name: Annotated[
         Literal["hdf5-fixed", "hdf5-variable"],
         typer.Option("--format", help="hdf5-fixed: padded rows; hdf5-variable: NVIDIA's format without padding."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files, one for each shard.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the files, one for each shard.")],
     processes: Processes = os.cpu_count() or 1,
+    as_json: AsJson = False,
 ) -> None:
     """Convert the samples of shards to a format of other BERT code, OUT/NAME.hdf5 for each shard NAME.h5.
 
@@ -197,13 +234,14 @@ def export(
     with progress_bar() as bar:
         task = bar.add_task("Exporting shards", total=len([*store.glob(f"*{SUFFIX}")]))
         written = export_store(store, format_name, out, processes, lambda _: bar.advance(task))
-    for file in written:
-        print_text(file)
+    _print_files(written, as_json)
 
 
 @data.command(epilog="Example: [bold]podium data upgrade data/wikipedia[/bold]")
 def upgrade(
-    store: Annotated[Path, typer.Argument(help="The folder of shards.")], processes: Processes = os.cpu_count() or 1
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="The folder of shards.")],
+    processes: Processes = os.cpu_count() or 1,
+    as_json: AsJson = False,
 ) -> None:
     """Convert shards of an older version of Podium in place, verify every shard, and rewrite the store's length index.
 
@@ -216,7 +254,9 @@ def upgrade(
     with progress_bar() as bar:
         task = bar.add_task("Converting shards", total=len(shard_paths(store)))
         converted, current = upgrade_store(store, processes, lambda: bar.advance(task))
-    print_text(f"{store}: {len(converted)} shards converted, {len(current)} were of this version; all verified")
+    document = {"store": str(store), "converted": [*map(str, converted)], "unchanged": [*map(str, current)]}
+    text = f"{store}: {len(converted)} shards converted, {len(current)} were of this version; all verified"
+    print_output(as_json, document, lambda _: print_text(text))
 
 
 @data.command(
@@ -224,19 +264,25 @@ def upgrade(
     "--official[/bold]"
 )
 def verify(
-    store: Annotated[Path, typer.Argument(help="The folder of shards to train on.")],
-    evaluation: Annotated[Path | None, typer.Option(help="The folder of shards to evaluate on.")] = None,
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="The folder of shards to train on.")],
+    evaluation: Annotated[
+        Path | None, typer.Option(metavar="STORE", help="The folder of shards to evaluate on.")
+    ] = None,
     vocab: Annotated[
-        Path | None, typer.Option("--vocab", help="The vocabulary file that the samples were made with.")
+        Path | None,
+        typer.Option("--vocab", metavar="FILE", help="The vocabulary file that the samples were made with."),
     ] = None,
     text: Annotated[
-        list[Path] | None, typer.Option("--text", help="A text file that a shard was made from. May be repeated.")
+        list[Path] | None,
+        typer.Option("--text", metavar="FILE", help="A text file that a shard was made from. May be repeated."),
     ] = None,
     checkpoint_file: Annotated[
         Path | None,
-        typer.Option("--checkpoint", help="Also evaluate this checkpoint on the evaluation samples."),
+        typer.Option("--checkpoint", metavar="FILE", help="Also evaluate this checkpoint on the evaluation samples."),
     ] = None,
-    size: Annotated[str, typer.Option(help="The model size of the checkpoint.")] = "large",
+    size: Annotated[
+        str, typer.Option(metavar="|".join(names.SIZES), help="The model size of the checkpoint.")
+    ] = "large",
     samples: Annotated[
         int | None,
         typer.Option(min=1, help="Number of samples to evaluate the checkpoint on. Default: that of the size."),
@@ -244,7 +290,9 @@ def verify(
     official: Annotated[
         bool, typer.Option("--official", help="Require that the data is MLPerf's, byte for byte.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the sample lengths and Wikipedia's as an SVG file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the sample lengths and Wikipedia's as an SVG file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify a store: every byte and sample, duplicates, masking, next-sentence labels and lengths.
@@ -270,6 +318,16 @@ def verify(
     print_output(as_json, result.as_json(), lambda to: print_findings(to, result.findings, result.verdict))
     if not result.sound:
         raise typer.Exit(1)
+
+
+def _print_files(files: Sequence[Path], as_json: bool, **facts: int) -> None:
+    """Print the files that were written, one a line or as an object with `files` and these facts."""
+
+    def print_lines(_: Console) -> None:
+        for file in files:
+            print_text(file)
+
+    print_output(as_json, {"files": [*map(str, files)], **facts}, print_lines)
 
 
 def _parse_size(name: str) -> "Size":

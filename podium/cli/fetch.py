@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from podium.cli.options import AsJson, print_output
-from podium.core.console import Console, print_line, print_message, print_text, progress_bar, text_table
+from podium.core.console import Console, print_line, print_message, print_note, print_text, progress_bar, text_table
 from podium.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
@@ -19,13 +19,14 @@ def fetch(
     data_set: Annotated[
         Literal["inputs", "preprocessed", "all"],
         typer.Argument(
-            metavar="[inputs|preprocessed|all]",
+            metavar="inputs|preprocessed|all",
             help="inputs: vocabulary and checkpoint (MLCommons' bert-input-files); preprocessed: the cleaned text of "
             "Wikipedia (bert-preprocessed-wikipedia-dataset); all: both.",
         ),
     ] = "all",
     out: Annotated[
-        Path, typer.Option("--out", help="Folder for the files, in which each data set gets a folder.")
+        Path,
+        typer.Option("--out", metavar="FOLDER", help="Folder for the files, in which each data set gets a folder."),
     ] = Path("data/mlperf"),
     accept_licence: Annotated[
         bool,
@@ -50,7 +51,13 @@ def fetch(
         int, typer.Option("--jobs", "-j", min=1, max=64, help="Number of files to download in parallel.")
     ] = 4,
     timeout: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds without a byte after which a connection counts as broken.")
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            max=3600,
+            help="Seconds without a byte after which a connection counts as broken.",
+        ),
     ] = 60.0,
     retries: Annotated[int, typer.Option(min=0, max=1000, help="Number of retries after failures of a file.")] = 5,
     overwrite: Annotated[
@@ -76,7 +83,7 @@ def fetch(
         bar.add_task("Reading the lists, checking existing files", total=None)
         plan = make_plan(client, data_sets, metadata_url, out, all_files=all_files, overwrite=overwrite)
     for note in unknown_files(plan):
-        print_message(note)
+        print_note(note)
     if plan.missing and not accept_licence:
         if not as_json:
             _print_plan(Console(), plan)
@@ -86,7 +93,7 @@ def fetch(
             + f"Read it, and give {ACCEPT} to accept it and to download {_gigabytes(plan.missing_bytes)}"
         )
     if plan.missing:
-        print_message(f"Files to download to {out}: {len(plan.missing)}, {_gigabytes(plan.missing_bytes)}")
+        print_note(f"Files to download to {out}: {len(plan.missing)}, {_gigabytes(plan.missing_bytes)}")
     try:
         with progress_bar() as bar:
             task = bar.add_task("Downloading", total=plan.missing_bytes)

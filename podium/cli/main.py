@@ -1,24 +1,44 @@
-"""All commands with their options and help. Command groups and longer commands are in separate modules."""
+"""All commands with their options and help. Command groups and longer commands are in separate modules.
+
+A new command is registered by `app.command(…)(function)` or `app.add_typer(group, name=…)`, and is named in PANELS.
+"""
 
 import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
 
+from podium.cli import names
 from podium.cli.compare import compare
+from podium.cli.config import config
 from podium.cli.data import data
-from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System, print_output
+from podium.cli.framework import HELP_OPTIONS, CommandGroup, PodiumGroup, Quiet, Verbose, set_verbosity
+from podium.cli.options import AsJson, Lengths, NodeRank, OptionalSystem, Recipe, Settings, System, print_output
+from podium.cli.recipes import recipes
 from podium.cli.rehearse import rehearse
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
-from podium.core.console import Console, errors, print_findings, print_message, print_text
-from podium.core.errors import Interrupted, PodiumError, UsageError
+from podium.cli.sweep import sweep
+from podium.cli.systems import systems
+from podium.core.console import (
+    Console,
+    errors,
+    print_findings,
+    print_message,
+    print_note,
+    print_status,
+    print_text,
+    verbosity,
+    waiting,
+)
+from podium.core.errors import Interrupted, PodiumError, UsageError, clear_stop_signal, record_stop_signal
 from podium.core.finding import has_errors
 from podium.core.paths import require_podium_packages
 from podium.core.processes import discard_closed_terminal_output, stop_signals
@@ -26,23 +46,82 @@ from podium.core.text import truncate
 
 MAX_PATH_LENGTH = 200  # characters of a path in an error message; longer ones are cut
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    help="Train BERT by the rules of MLPerf Training, and write result files that the official checkers accept.",
+# The order of commands in `podium --help`, by panel; as in the table of README.md.
+PANELS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "Run": ("run", "sweep"),
+        "Before a run": (
+            *("systems", "recipes", "config", "doctor", "bench", "balance", "predict", "rehearse", "tune"),
+        ),
+        "After a run": ("report", "compare", "study"),
+        "Data": ("data",),
+        "Submission": ("submit",),
+    }
 )
+
+
+class _TopLevel(PodiumGroup):
+    """The commands of `podium` itself, in the order and the panels of PANELS; others follow under Commands."""
+
+    def __init__(self, *, commands: Mapping[str, Any], **settings: Any) -> None:
+        panels = {name: panel for panel, names_of_panel in PANELS.items() for name in names_of_panel}
+        for name, command in commands.items():
+            command.rich_help_panel = panels.get(name)
+        known = {name: commands[name] for name in panels if name in commands}
+        super().__init__(commands={**known, **commands}, **settings)
+
+
+app = CommandGroup(
+    cls=_TopLevel,
+    add_completion=True,
+    epilog="Example: [bold]podium run laptop[/bold]. [bold]podium COMMAND --help[/bold] has an example of each "
+    "command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.",
+)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from podium.cli.version import version_text
+
+        print_text(version_text())
+        raise typer.Exit
+
+
+@app.callback(context_settings=dict(HELP_OPTIONS))
+def podium(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of Podium, Python and PyTorch, and the commit of a clone.",
+        ),
+    ] = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train BERT by the rules of MLPerf Training, and write result files that the official checkers accept."""
+    verbosity.level = 0
+    set_verbosity(verbose, quiet)
+
+
 app.add_typer(data, name="data")
 app.add_typer(submit, name="submit")
+app.add_typer(systems, name="systems")
+app.add_typer(recipes, name="recipes")
 app.command(
     epilog="Example: [bold]podium compare training_results_v2.1 results --accelerator A100 --html page.html[/bold]",
 )(compare)
 app.command(
     epilog="Example: [bold]podium rehearse dgxa100_n128 --recipe indexed --set launch.nodes=512[/bold]",
 )(rehearse)
+app.command(epilog="Example: [bold]podium config laptop --recipe exchanged --set global_batch_size=32[/bold]")(config)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bold]")(study)
+app.command(
+    epilog="Example: [bold]podium sweep laptop --recipe indexed,random --set optimizer.learning_rate=1e-3,2e-3[/bold]",
+)(sweep)
 
 
 @app.command(
@@ -63,9 +142,37 @@ def run(
     ] = None,
     as_json: AsJson = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the commands that would be run, without starting them.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the commands that would be run, for a shell, without starting them. With --json: an object "
+            "with argv, environment, settings and files.",
+        ),
     ] = False,
     node_rank: NodeRank = 0,
+    log_to: Annotated[
+        str | None,
+        typer.Option(
+            "--log-to",
+            metavar="LOGGER,…",
+            help="Copy metrics and configuration to tensorboard, wandb, mlflow or several of them, while the run "
+            "trains. Needs their packages; wandb stays offline unless you have given it a key.",
+        ),
+    ] = None,
+    profile: Annotated[
+        int | None,
+        typer.Option(
+            "--profile",
+            metavar="STEPS",
+            min=1,
+            max=1000,
+            help="Trace this number of steps with torch.profiler into the run's folder. The run is slower, so its log "
+            "is not a result.",
+        ),
+    ] = None,
+    profile_all_ranks: Annotated[
+        bool, typer.Option("--profile-all-ranks", help="With --profile: trace all ranks, not only the first.")
+    ] = False,
     job_record: Annotated[
         Path | None,
         typer.Option(hidden=True, help="Set by docker/slurm.sub; see podium/run/requeue.py."),
@@ -74,11 +181,15 @@ def run(
     """Train BERT on a system and write the result log results/SYSTEM/bert/result_0.txt.
 
     The logs stay in runs/SYSTEM/DATE_TIME. They are copied to results/SYSTEM if all runs of the set are valid results
-    and at least one succeeded. Runs that an earlier, killed `podium run` left open are closed first. Exit code 1 if a
-    run did not reach its target, 130 if it was interrupted (Ctrl-C, SIGTERM, a closed terminal), 143 if it was
-    interrupted and has saved a checkpoint, which needs the key `checkpoint`.
+    and at least one succeeded. Runs that an earlier, killed `podium run` left open are closed first.
+
+    Exit code 1 if a run did not reach its target, 130 after Ctrl-C, and 143 after SIGTERM or when the terminal is
+    closed. With the key `checkpoint` an interrupted run saves a checkpoint first, and the last message is the command
+    that resumes it.
     """
     from podium.run.collect import FinishedRun
+    from podium.run.loggers import parse_loggers
+    from podium.run.observation import Observation
     from podium.run.progress import Progress
     from podium.run.requeue import JobRecord
     from podium.run.run_set import RunRequest, execute, resolve_run_folder
@@ -87,11 +198,20 @@ def run(
 
     folder = resolve_run_folder(resumed) if resumed is not None else None
     job = JobRecord(job_record) if job_record is not None else None
-    request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, as_json, job).in_requeued_job()
+    if profile_all_ranks and profile is None:
+        raise UsageError("--profile-all-ranks needs --profile STEPS")
+    observation = Observation(parse_loggers(log_to), profile, profile_all_ranks)
+    json_of_run = as_json and not dry_run
+    request = RunRequest(
+        system, settings or [], recipe, runs, folder, node_rank, json_of_run, job, observation
+    ).in_requeued_job()
+    for warning in request.warnings:
+        print_message(f"warning: {warning}")
     if dry_run:
-        from podium.run.dry_run import commands
+        from podium.run.dry_run import dry_run as plan
 
-        print_text("\n".join(commands(request)))
+        planned = plan(request)
+        print_output(as_json, planned.as_json(), lambda _: print_text(planned.text))
         return
     finished: list[FinishedRun] = []
     try:
@@ -142,9 +262,12 @@ def bench(
     ablate: Annotated[
         bool, typer.Option("--ablate", help="Also time steps with each optimisation turned off in turn.")
     ] = False,
-    against: Annotated[
+    baseline: Annotated[
         str | None,
         typer.Option(metavar="huggingface", help="Also time Hugging Face's BERT, on padded batches, in turn."),
+    ] = None,
+    former_baseline: Annotated[
+        str | None, typer.Option("--against", hidden=True, help="The former name of --baseline.")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of timed steps of each variant. Default: 8.")] = None,
     rounds: Annotated[
@@ -185,8 +308,8 @@ def bench(
     """Time full training steps on a system: sequences/s, and the share of the machine's peak FLOP/s.
 
     Needs no data: samples are synthetic, with Wikipedia's lengths. Unless an option changes the system's model or
-    settings, also fits the time for each token, pair of tokens and so on, and writes these step costs to
-    systems/costs/SYSTEM.json, for `podium balance` and `podium predict`.
+    settings, also fits the time for each token, pair of tokens and so on, and writes these step costs with the machine
+    to runs/SYSTEM/costs.json, for `podium balance` and `podium predict`.
     """
     from podium.cli.bench import (
         BenchOptions,
@@ -203,7 +326,8 @@ def bench(
 
     config = load_system(system, recipe, settings or [])
     require_torch()
-    options = BenchOptions(ablate, against, steps, layers, hidden, vocabulary, lengths, rounds)
+    options = BenchOptions(ablate, baseline or former_baseline, steps, layers, hidden, vocabulary, lengths, rounds)
+    options.require_valid()
     if roofline:
         counted = count(config, options, gpu, Progress(errors))
         print_output(as_json, counted, lambda to: print_count(to, config, counted))
@@ -213,7 +337,7 @@ def bench(
     fit_costs = options.uses_system_model and not (recipe or settings)
     measured = measure(config, options, fit_costs, Progress(errors))
     if fit_costs and "step_costs" in measured:
-        print_message(f"the fitted step costs are in {write_costs(config, measured)}")
+        print_note(f"the fitted step costs are in {write_costs(config, measured)}")
     print_output(as_json, measured, lambda to: print_timings(to, config, measured))
     require_all_sides(measured)
 
@@ -222,9 +346,7 @@ def bench(
     epilog="Example: [bold]podium balance --ranks 1024 --local-batch 16[/bold]",
 )
 def balance(
-    system: Annotated[
-        str | None, typer.Argument(help="A name in systems/, or the path of a system's YAML file.", show_default=False)
-    ] = None,
+    system: OptionalSystem = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Without a system: the number of ranks.")] = None,
     local_batch: Annotated[
         int | None, typer.Option(min=1, help="Without a system: the number of samples of a rank in a step.")
@@ -266,7 +388,7 @@ def balance(
             "--packing", help="Also pack the whole dataset with every method, and show how full the rows are."
         ),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the chart to this SVG file.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the chart to this SVG file.")] = None,
     recipe: Recipe = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -275,9 +397,11 @@ def balance(
 
     The strategies are run on samples of Wikipedia's lengths. Nothing is trained and no GPU is needed.
     """
-    from podium.cli.balance import plot_balance, print_balance, print_packing
-    from podium.planning.balance_report import Cluster, balance_report
+    with waiting("Loading the strategies"):
+        from podium.cli.balance import check_plot, plot_balance, print_balance, print_packing
+        from podium.planning.balance_report import Cluster, balance_report
 
+    check_plot(plot)
     cluster_options = (ranks, local_batch, ranks_per_node, counts, scan)
     if system is not None and any(value is not None for value in cluster_options):
         raise UsageError("give either a system or --ranks and --local-batch; change a system's settings with --set")
@@ -291,7 +415,8 @@ def balance(
         raise UsageError("--recipe and --set change a system's settings; give a system too")
     else:
         cluster = Cluster.of_ranks(ranks, local_batch, ranks_per_node, counts, scan)
-    result = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
+    with waiting("Assigning samples to ranks"):
+        result = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
     if plot is not None:
         plot_balance(cluster, result, plot)
     print_output(as_json, result, lambda to: print_balance(to, cluster, result))
@@ -309,12 +434,13 @@ def predict(
         str | None, typer.Option(metavar="GPUS,…", help="Also predict the time for these numbers of GPUs.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the curve of --scale and the published results to this SVG file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the curve of --scale and the published results to this SVG file."),
     ] = None,
     cost: Annotated[
         Path | None,
         typer.Option(
-            metavar="PRICES.yaml", help="Add the cost of the run, by the prices in this file (see docs/prices.yaml)."
+            metavar="FILE", help="Add the cost of the run, by the prices in this file (see docs/prices.yaml)."
         ),
     ] = None,
     settings: Settings = None,
@@ -326,9 +452,10 @@ def predict(
     published code, fitted on A100 runs, and the estimate for Podium's step is printed too. Samples to target are
     interpolated between published batch sizes.
     """
-    from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
-    from podium.config.load import load_system
-    from podium.run.progress import Progress
+    with waiting("Loading the model of time-to-train"):
+        from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
+        from podium.config.load import load_system
+        from podium.run.progress import Progress
 
     check_plot(scale, plot)
     config = load_system(system, recipe, settings or [])
@@ -347,7 +474,8 @@ def tune(
         list[str] | None,
         typer.Option(
             "--search",
-            metavar="NAME",
+            metavar="NAME|FILE",
+            autocompletion=lambda incomplete: names.matching(names.searches(), incomplete),
             help="A search space: a name in systems/search or a YAML file. May be repeated. Default: all of a system.",
         ),
     ] = None,
@@ -361,7 +489,8 @@ def tune(
         int, typer.Option(min=0, help="Repeats, with other seeds, of the best and of the shipped settings.")
     ] = 5,
     folder: Annotated[
-        Path | None, typer.Option(help="The folder to write to and to resume from. Default: runs/SYSTEM/tune.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The folder to write to and to resume from. Default: runs/SYSTEM/tune."),
     ] = None,
     recipe: Recipe = None,
     settings: Settings = None,
@@ -382,11 +511,8 @@ def tune(
     from podium.tune.tune import as_json as tuned_json
     from podium.tune.tune import tune as tune_system
 
-    def report_line(line: str) -> None:
-        errors.print(line, markup=False, highlight=False)
-
     options = Options(tuple(searches or ()), trials, workers, repeats, folder)
-    tuned = tune_system(system, recipe, settings or [], options, Progress(errors), report_line)
+    tuned = tune_system(system, recipe, settings or [], options, Progress(errors), print_status)
     write_tune_report(tuned)
     plot_tuned(tuned, tuned.folder / "tuning.svg")
     print_output(as_json, tuned_json(tuned), lambda to: print_tuned(to, tuned))
@@ -396,6 +522,7 @@ def main() -> None:
     """Run the command of sys.argv; print an error or an interruption as one line and exit with its exit code."""
     for number in (*stop_signals(), signal.SIGALRM):
         signal.signal(number, _interrupt)
+    clear_stop_signal()
     hook, sys.unraisablehook = sys.unraisablehook, _repeat_lost_interrupt
     try:
         try:
@@ -446,6 +573,8 @@ def _require_utf8(arguments: Sequence[str]) -> None:
 
 
 def _interrupt(number: int, _: object) -> None:
+    if number != signal.SIGALRM:  # with which `_repeat_lost_interrupt` repeats the signal that is recorded
+        record_stop_signal(number)
     if number == signal.SIGHUP:
         discard_closed_terminal_output()
     raise Interrupted("interrupted")

@@ -1,21 +1,49 @@
 """Command-line options and output that several commands share."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from podium.core.console import Console
+from podium.cli import names
+from podium.core.console import Console, print_json
 
-System = Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")]
+
+def _complete_systems(incomplete: str) -> list[str]:
+    return names.matching(names.systems(), incomplete)
+
+
+def _complete_recipes(incomplete: str) -> list[str]:
+    return names.matching(names.recipes(), incomplete)
+
+
+def _complete_settings(incomplete: str) -> list[str]:
+    return names.matching(names.settings(), incomplete)
+
+
+SYSTEM_HELP = "A name in systems/, or the path of a system's YAML file."
+System = Annotated[str, typer.Argument(metavar="SYSTEM", autocompletion=_complete_systems, help=SYSTEM_HELP)]
+OptionalSystem = Annotated[
+    str | None,
+    typer.Argument(metavar="SYSTEM", autocompletion=_complete_systems, help=SYSTEM_HELP, show_default=False),
+]
 Recipe = Annotated[
-    str | None, typer.Option(help="The training recipe, instead of the one that the system's file names.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=_complete_recipes,
+        help=f"The training recipe: {', '.join(names.recipes())}. Default: the one that the system's file names.",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as launch.processes_per_node=2."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        autocompletion=_complete_settings,
+        help="Override a setting, such as launch.processes_per_node=2. May be repeated.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 NodeRank = Annotated[
@@ -25,7 +53,9 @@ NodeRank = Annotated[
 Lengths = Annotated[
     Path | None,
     typer.Option(
-        help="A histogram of sample lengths: a JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's."
+        metavar="FILE",
+        help="A histogram of sample lengths: a JSON list of how many samples have 1, 2, … tokens. Default: "
+        "Wikipedia's.",
     ),
 ]
 Processes = Annotated[int, typer.Option(min=1, help="Number of worker processes.")]
@@ -34,6 +64,6 @@ Processes = Annotated[int, typer.Option(min=1, help="Number of worker processes.
 def print_output(as_json: bool, document: Any, print_tables: Callable[[Console], None]) -> None:
     """Print `document` as one JSON object, or else call `print_tables`, to standard output."""
     if as_json:
-        print(json.dumps(document, indent=2))
+        print_json(document)
     else:
         print_tables(Console())

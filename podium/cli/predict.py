@@ -8,19 +8,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from podium.comparison.cost import billed_seconds, format_money, hourly_price, read_prices
+from podium.comparison.cost import Prices, billed_seconds, format_money, hourly_price, read_prices
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import UsageError
+from podium.core.console import waiting
+from podium.core.errors import PodiumError, UsageError
 from podium.core.files import make_folder, write_atomically
 from podium.planning.accelerators import find_accelerator
-from podium.planning.costs import costs_path
+from podium.planning.costs import costs_path, load_costs
+from podium.planning.hardware import require_hardware
 from podium.planning.prediction.constants import Constants, load_constants
 from podium.planning.prediction.from_config import plan_from_config
 from podium.planning.prediction.outside import find_outlying_scores
@@ -30,6 +33,7 @@ from podium.planning.prediction.predict import predict as predict_plan
 from podium.planning.prediction.scaling import predict_scaling, published_points
 from podium.run.data import with_data
 from podium.run.progress import Progress
+from podium.run.records import runs_of_system
 from podium.run.run_set import RUNS
 
 BAR_WIDTH = 40  # characters of the longest bar
@@ -42,13 +46,27 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
     `scale` is a comma-separated list of GPU counts, `prices` a file as for `podium compare --cost`. Prepares the
     embedded text if necessary, since its sample lengths are needed, but no other text. Raises UsageError or WorkError.
     """
-    if config.data.kind == "embedded" and config.size == "tiny":
-        config = with_data(config, progress.note)
+    require_hardware(config)  # as `podium run` does
+    gpus = [] if scale is None else _parse_gpu_counts(scale)
     if scale is not None and config.target_accuracy is None:
         raise UsageError(
             f"--scale: {config.system} has target_accuracy null, and the curve shows times to a target; leave out "
             "--scale, or give --set target_accuracy=0.72"
         )
+    tariff = None if prices is None else find_tariff(config, prices)
+    if config.data.kind == "embedded" and config.size == "tiny":
+        config = with_data(config, progress.note)
+    with waiting("Predicting the time of a run"):
+        predicted = _predict(config, gpus)
+    if tariff is not None:
+        predicted["cost"] = predicted_cost(tariff, predicted)
+    folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
+    write_resolved(config, folder.config)
+    write_atomically(folder.summary, json.dumps(predicted, indent=2) + "\n")
+    return predicted
+
+
+def _predict(config: RunConfig, gpus: list[int]) -> dict[str, Any]:
     costs, constants = costs_path(config.system), load_constants()
     plan = plan_from_config(config, costs if costs.is_file() else None, constants)
     predicted = _as_json(predict_plan(plan, constants)) | {
@@ -57,20 +75,73 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
         "global_batch_size": plan.global_batch_size,
         "balancing": plan.strategy,
         "code": plan.code,
-        "scale": _predict_scale(plan, _parse_gpu_counts(scale), constants) if scale is not None else [],
-        "published": published_points() if scale is not None else [],
+        "step_costs": plan.costs_origin and plan.costs_origin.as_json(),
+        "calibration": _calibration(config, plan, constants),
+        "scale": _predict_scale(plan, gpus, constants) if gpus else [],
+        "published": published_points() if gpus else [],
     }
-    if prices is not None:
-        predicted["cost"] = predicted_cost(config, predicted, prices)
-    folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
-    write_resolved(config, folder.config)
-    write_atomically(folder.summary, json.dumps(predicted, indent=2) + "\n")
+    predicted["own_runs"] = compare_with_runs(config, predicted["sequences_per_second"])
     return predicted
 
 
+CPU_CALIBRATION_RUNS = 10  # behind `cpu_run_over_bench` in constants.json
+MAX_COMPARED_RUNS, MAX_READ_RUNS = 10, 40  # newest runs of a system; reading a configuration takes some milliseconds
+COMPARED_KEYS = ("recipe", "size", "global_batch_size", "gradient_accumulation_steps", "precision", "kernels")
+COMPARED_LAUNCH_KEYS = ("device", "nodes", "processes_per_node", "threads_per_process")
+
+
+def _calibration(config: RunConfig, plan: Plan, constants: Constants) -> dict[str, Any] | None:
+    """Return how measured steps were turned into those of a run; None for steps that were not measured."""
+    if plan.costs_origin is None:
+        return None
+    fit_error, on_cpu = load_costs(plan.costs_origin.path)[0].median_relative_error, config.launch.device == "cpu"
+    factor, runs = (constants.cpu_run_over_bench, CPU_CALIBRATION_RUNS) if on_cpu else (1.0, 0)
+    how = (
+        f"times {factor:g}, the ratio of a run's steps to those of `podium bench` in {runs} runs on a laptop"
+        if runs
+        else "as measured, not compared with runs"
+    )
+    statement = f"calibration: measured steps {how}; median error of the fitted costs {fit_error:.1%}"
+    return {"factor": factor, "runs": runs, "fit_median_relative_error": fit_error, "statement": statement}
+
+
+def compare_with_runs(config: RunConfig, predicted_rate: float) -> dict[str, Any] | None:
+    """Return the ratio of the predicted rate to that of the system's newest runs with these settings; None without any.
+
+    A ratio of 1.5 means that runs took 1.5 times as long as the prediction for the same number of samples.
+    """
+    wanted = {key: getattr(config, key) for key in COMPARED_KEYS}
+    launch = {key: getattr(config.launch, key) for key in COMPARED_LAUNCH_KEYS}
+    ratios: list[float] = []
+    for record in runs_of_system(RUNS / config.system)[: -MAX_READ_RUNS - 1 : -1]:
+        rate = record.summary_number("sequences_per_second")
+        if not rate or rate < 0 or not record.configured:
+            continue
+        try:
+            ran = record.settings
+            same = all(ran[key] == value for key, value in wanted.items())
+            same = same and all(ran["launch"][key] == value for key, value in launch.items())
+        except (PodiumError, KeyError, TypeError):  # written by another version
+            continue
+        if same:
+            ratios.append(predicted_rate / rate)
+        if len(ratios) == MAX_COMPARED_RUNS:
+            break
+    if not ratios:
+        return None
+    middle, count = median(ratios), len(ratios)
+    statement = (
+        f"{count} run{'s' if count > 1 else ''} of this configuration in runs/{config.system} took {middle:.2f} times "
+        f"as long as predicted for {'their' if count > 1 else 'its'} samples"
+        + (f" ({min(ratios):.2f} to {max(ratios):.2f})" if count > 1 else "")
+    )
+    return {"runs": count, "median": middle, "min": min(ratios), "max": max(ratios), "statement": statement}
+
+
 def _as_json(prediction: Prediction) -> dict[str, Any]:
-    return asdict(prediction) | {
-        "unsure": list(prediction.unsure),
+    document = {key: value for key, value in asdict(prediction).items() if key != "unsure"}
+    return document | {
+        "warnings": list(prediction.unsure),
         "sequences_per_second": prediction.sequences_per_second,
         "interval": asdict(prediction.interval) | {"statement": prediction.interval.statement},
     }
@@ -89,8 +160,16 @@ class PredictedSystem:
     round: str | None = None  # matches `own` in a prices file
 
 
-def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the cost of the predicted run and of both ends of its interval. UsageError if no price fits the system."""
+@dataclass(frozen=True)
+class Tariff:
+    """The prices file, and what it makes of an hour of the system."""
+
+    prices: Prices
+    per_hour: float
+
+
+def find_tariff(config: RunConfig, path: Path) -> Tariff:
+    """Read a prices file and find the price of the system. UsageError if none fits."""
     prices, description, launch = read_prices(path), config.description, config.launch
     name = description.accelerator_model_name
     kind, on_cpu = find_accelerator(name), launch.device == "cpu"
@@ -110,6 +189,12 @@ def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) 
     per_hour = hourly_price(system, prices, entry)
     if isinstance(per_hour, str):  # the reason why the entry's unit cannot be applied to this system
         raise UsageError(f"{path}: {per_hour}; use another unit for {config.system}")
+    return Tariff(prices, per_hour)
+
+
+def predicted_cost(tariff: Tariff, predicted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cost of the predicted run and of both ends of its interval."""
+    prices, per_hour = tariff.prices, tariff.per_hour
 
     def cost(seconds: float) -> float:
         return per_hour * billed_seconds(seconds, prices) / 3600
@@ -171,10 +256,13 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     for part, seconds in predicted["split"].items():
         table.add_row(part, f"{format_duration(seconds)}, {seconds / predicted['seconds']:5.1%}")
     console.print(table)
+    for key in ("step_costs", "calibration", "own_runs"):
+        if predicted.get(key):
+            console.print(predicted[key]["statement"], markup=False, highlight=False)
     console.print(predicted["interval"]["statement"], markup=False, highlight=False)
     if predicted.get("cost", {}).get("without_initialisation"):
         console.print("the time before run_start is billed, but not predicted: the cost is without it", highlight=False)
-    for sentence in predicted["unsure"]:
+    for sentence in predicted["warnings"]:
         console.print(f"unsure: {sentence}", markup=False, highlight=False)
     if predicted["scale"]:
         console.print(_scale_table(predicted))
@@ -184,8 +272,8 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
                 interval = f"{format_duration(row['low'])} to {format_duration(row['high'])}"
                 line = f"{took}, {score['side']} the interval {interval}: {score['why']}"
                 console.print(line, markup=False, highlight=False)
-        more = dict.fromkeys(sentence for row in predicted["scale"] for sentence in row["unsure"])
-        for sentence in (s for s in more if s not in predicted["unsure"]):
+        more = dict.fromkeys(sentence for row in predicted["scale"] for sentence in row["warnings"])
+        for sentence in (s for s in more if s not in predicted["warnings"]):
             console.print(f"unsure of the curve: {sentence}", markup=False, highlight=False)
 
 

@@ -1,14 +1,16 @@
 """`podium rehearse`: runs one rank of a system on this machine, at the system's real number of ranks."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console as RichConsole
 
 from podium.cli.options import AsJson, Recipe, Settings, System, print_output
-from podium.config.schema import RunConfig
 from podium.core.console import errors, print_line, print_message, summary_table
+
+if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
+    from podium.config.schema import RunConfig
 
 NOTES = """\
 Times are CPU time. Those of a step are medians over {calls}.
@@ -47,7 +49,7 @@ def rehearse(
         raise typer.Exit(1)
 
 
-def print_rehearsal(console: RichConsole, config: RunConfig, result: Mapping[str, Any]) -> None:
+def print_rehearsal(console: RichConsole, config: "RunConfig", result: Mapping[str, Any]) -> None:
     """Print a table of the rank's start, a step's host time, memory and reads, and what was not rehearsed."""
     ranks = result["ranks"]
     table = summary_table(
@@ -84,8 +86,8 @@ def print_rehearsal(console: RichConsole, config: RunConfig, result: Mapping[str
     if result["stated_memory_bytes"] is None:
         print_line(
             console,
-            f"description.host_memory_capacity: {config.description.host_memory_capacity!r} is not an amount such as "
-            "1 TB or 24 x 32 GB, so the memory of a node is not compared with it",
+            f"description.host_memory_capacity: found {config.description.host_memory_capacity!r}, which is not an "
+            "amount such as 1 TB or 24 x 32 GB, so the memory of a node is not compared with it",
         )
     if evaluation["ranks_without"]:
         print_line(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podium.cli.options import Recipe, Settings
-from podium.core.console import print_message, print_text, progress_bar
+from podium.cli.options import AsJson, Recipe, Settings, print_output
+from podium.core.console import print_note, print_text, progress_bar
 from podium.core.errors import UsageError
 
 if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
@@ -19,12 +19,18 @@ SLURM_NODE = "SLURM_NODEID"
 
 
 def stage(
-    store: Annotated[Path, typer.Argument(help="A folder of shards, such as one on a shared file system.")],
-    target: Annotated[Path, typer.Argument(help="The folder to copy to, on a local disk of this node.")],
+    store: Annotated[
+        Path, typer.Argument(metavar="STORE", help="A folder of shards, such as one on a shared file system.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The folder to copy to, on a local disk of this node.")
+    ],
     system: Annotated[
         str | None,
         typer.Option(
-            "--system", help="For a system with `shards: per_rank`: copy only the shards that this node's ranks read."
+            "--system",
+            metavar="SYSTEM",
+            help="For a system with `shards: per_rank`: copy only the shards that this node's ranks read.",
         ),
     ] = None,
     recipe: Recipe = None,
@@ -36,6 +42,7 @@ def stage(
         ),
     ] = None,
     files: Annotated[int, typer.Option("--files", min=1, help="Number of files to copy in parallel.")] = 4,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a store to a local disk of this node, read the copy back and compare it with the manifest.
 
@@ -63,16 +70,22 @@ def stage(
             on_start=lambda size: bar.update(task, total=size),
             on_bytes=lambda size: bar.advance(task, size),
         )
-    print_message(f"Files copied and verified: {len(staged.copied):,}; kept from before: {len(staged.kept):,}")
+    print_note(f"Files copied and verified: {len(staged.copied):,}; kept from before: {len(staged.kept):,}")
     if staged.left_out:
-        print_message(f"Shards left out, which node {part.node} of {part.nodes} does not need: {staged.left_out:,}")
+        print_note(f"Shards left out, which node {part.node} of {part.nodes} does not need: {staged.left_out:,}")
     key = "data.evaluation_store" if evaluation else "data.store"
     options = ["--recipe", recipe] if recipe else []
     for setting in (*(settings or []), f"{key}={target.resolve()}"):
         options += ["--set", setting]
-    print_message(f"To train with it: {shlex.join(['podium', 'run', system or 'SYSTEM', *options])}")
-    print_message("(data.store, data.evaluation_store and data.vocabulary must be set together)")
-    print_text(target)
+    print_note(f"To train with it: {shlex.join(['podium', 'run', system or 'SYSTEM', *options])}")
+    print_note("(data.store, data.evaluation_store and data.vocabulary must be set together)")
+    document = {
+        "store": str(target),
+        "copied": len(staged.copied),
+        "kept": len(staged.kept),
+        "left_out": staged.left_out,
+    }
+    print_output(as_json, document, lambda _: print_text(target))
 
 
 def node_part(config: "RunConfig", node_rank: int | None) -> "NodePart":

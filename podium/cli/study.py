@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from podium.cli import names
 from podium.cli.options import AsJson, print_output
 from podium.core.console import result_table
 from podium.core.errors import UsageError
@@ -19,9 +20,17 @@ NAMES = ("small-batches", "lengths", "scaling", "buckets", "contributions")
 
 
 def study(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=lambda incomplete: names.matching(NAMES, incomplete),
+            help=f"One of {', '.join(NAMES)}.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Draw the chart study-NAME.svg in this folder.")
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Draw the chart study-NAME.svg in this folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

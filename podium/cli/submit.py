@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from podium.cli import names
+from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, System, print_output
-from podium.core.console import Console, errors, print_json, print_message, progress_bar
+from podium.core.console import Console, errors, print_json, print_message, progress_bar, waiting
 
 if TYPE_CHECKING:
     from podium.core.finding import Finding
     from podium.mllog.rulesets import Ruleset
 
-submit = typer.Typer(no_args_is_help=True, help="Describe systems, and build and check submissions to MLPerf.")
+submit = CommandGroup(help="Describe systems, and build and check submissions to MLPerf.")
 
 
 @submit.command(epilog="Example: [bold]podium submit describe laptop --out laptop.json[/bold]")
 def describe(
     system: System,
-    out: Annotated[Path | None, typer.Option(help="Write MLPerf's system description to this JSON file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write MLPerf's system description to this JSON file.")
+    ] = None,
     fill: Annotated[
         bool,
         typer.Option(
@@ -36,19 +40,31 @@ def describe(
 
     Run it on a node of the system, since it detects the hardware and software of the machine that it runs on.
     """
-    from podium.config.load import load_system
+    from podium.config.load import load_system, shown_path, system_path
     from podium.core.errors import attempt
     from podium.core.files import write_atomically
     from podium.run.implementation import call_entry_point
+    from podium.run.run_set import RUNS
     from podium.submission.check import print_fields
     from podium.submission.describe import as_json as fields_json
-    from podium.submission.describe import compare, detect, differing_fields, fill_description, stated, system_json
+    from podium.submission.describe import (
+        compare,
+        detect,
+        differing_fields,
+        fill_description,
+        nodes_of_runs,
+        require_complete,
+        stated,
+        system_json,
+    )
 
     config = load_system(system)
-    device, fault = attempt(call_entry_point, config.implementation, "describe", [])
+    with waiting("Detecting this machine's hardware and software"):
+        device, fault = attempt(call_entry_point, config.implementation, "describe", [])
+        detected = detect(device)
     if fault:
         print_message(f"framework and GPUs cannot be detected: {fault}")
-    fields = compare(config, detect(device))
+    fields = compare(config, detected, nodes_of_runs(config, RUNS))
     description, filled_names = fill_description(config, fields) if fill else (stated(config), [])
     if as_json:
         print_json(fields_json(description, fields, filled_names))
@@ -62,10 +78,12 @@ def describe(
         text = json.dumps(description[name], ensure_ascii=False)
         errors.print(f"  {name}: {text}", markup=False, highlight=False)
     for field in differing_fields(fields):
+        where = "by launch.nodes" if field.name == "number_of_nodes" else "on this machine"
         print_message(
-            f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} on this machine"
+            f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} {where}"
         )
     if out is not None:
+        require_complete(shown_path(system_path(system)), description)
         write_atomically(out, system_json(description))
     if strict and differing_fields(fields):
         raise typer.Exit(1)
@@ -80,13 +98,13 @@ def package(
     systems: Annotated[
         list[str],
         typer.Argument(
-            metavar="SYSTEMS|LOGS...",
+            metavar="SYSTEM|LOGS",
             help="Names in systems/ or paths of systems' YAML files, whose runs are those in results/SYSTEM; or sets "
             "of runs, runs/SYSTEM/DATE_TIME. With --description: folders of logs by any framework, each with the "
             "result_*.txt (or without any, the *.txt and *.log) of one benchmark.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="A new folder. The package is the folder ORG in it.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder. The package is the folder ORG in it.")],
     org: Annotated[
         str, typer.Option(help="The submitter, which names the package's folder: description.submitter in the logs.")
     ],
@@ -97,13 +115,17 @@ def package(
         str | None,
         typer.Option(
             "--ruleset",
+            metavar="VERSION",
             help="The version of MLPerf's rules: of Podium's runs 1.1.0 to 5.0.0, which include BERT, by default "
             "5.0.0; required with --description, 1.1.0 to 6.1.0.",
         ),
     ] = None,
     description: Annotated[
         Path | None,
-        typer.Option(help="Package folders of logs of the system that this file describes: NAME.json or NAME.yaml."),
+        typer.Option(
+            metavar="FILE",
+            help="Package folders of logs of the system that this file describes: NAME.json or NAME.yaml.",
+        ),
     ] = None,
     code: Annotated[
         list[str] | None,
@@ -115,10 +137,13 @@ def package(
     ] = None,
     results: Annotated[
         Path | None,
-        typer.Option(help="The folder that contains SYSTEM/bert, or a folder of logs. Default: results/."),
+        typer.Option(
+            metavar="FOLDER", help="The folder that contains SYSTEM/bert, or a folder of logs. Default: results/."
+        ),
     ] = None,
     runs: Annotated[
-        Path | None, typer.Option(help="The folder that contains the run folders of SYSTEM. Default: runs/.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The folder that contains the run folders of SYSTEM. Default: runs/."),
     ] = None,
     allow_other_code: Annotated[
         bool,
@@ -185,14 +210,16 @@ def check(
     ruleset: Annotated[
         str | None,
         typer.Option(
+            metavar="VERSION",
             help="The version of MLPerf's rules, 1.1.0 to 6.1.0. Default: that of the round that the path names, else "
-            "of the logs' dates, else the newest with the benchmarks of the results."
+            "of the logs' dates, else the newest with the benchmarks of the results.",
         ),
     ] = None,
     runs: Annotated[
         Path | None,
         typer.Option(
-            help="Run folders of Podium, such as runs/laptop, whose configurations are compared with the logs."
+            metavar="FOLDER",
+            help="Run folders of Podium, such as runs/laptop, whose configurations are compared with the logs.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -230,12 +257,17 @@ def rcp(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[PATH]...",
+            metavar="PATH",
             help="Logs of the runs so far, or folders of them such as runs/SYSTEM/DATE_TIME, instead of --samples.",
         ),
     ] = None,
     benchmark: Annotated[
-        str | None, typer.Option(help="MLPerf's name, such as llama31_8b. Default: the logs' benchmark.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=lambda incomplete: names.matching(names.benchmarks(), incomplete),
+            help="MLPerf's name, such as llama31_8b. Default: the logs' benchmark.",
+        ),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="The global batch size. Default: the logs'; without any, only the points.")
@@ -243,12 +275,14 @@ def rcp(
     samples: Annotated[
         str | None,
         typer.Option(
+            metavar="N,…",
             help="What the runs so far needed to the target, in the unit of the points, separated by commas; none for "
-            "a run that did not converge."
+            "a run that did not converge.",
         ),
     ] = None,
     ruleset: Annotated[
-        str | None, typer.Option(help="The version of MLPerf's rules. Default: the newest with points.")
+        str | None,
+        typer.Option(metavar="VERSION", help="The version of MLPerf's rules. Default: the newest with points."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

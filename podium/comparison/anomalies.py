@@ -1,11 +1,16 @@
-"""Inconsistencies in a result: each is reported, and none is corrected by a guess."""
+"""Inconsistencies in a result: each is reported, and none is corrected by a guess.
+
+Those that may affect a figure (score, samples, throughput, number of accelerators) are kept apart from cosmetic ones.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from podium.comparison.result import Result
+from podium.comparison.result import Cosmetic, Result
 from podium.core.text import one_line
 from podium.mllog import system
+from podium.mllog.anomaly_kinds import KINDS, affects_figures
 from podium.mllog.lines import HARMLESS, Anomaly
 from podium.mllog.run import BERT
 
@@ -14,20 +19,26 @@ from podium.mllog.run import BERT
 TRAIN_SAMPLES_TOLERANCE = 0.01
 
 
-def inconsistencies(result: Result) -> list[str]:
-    """Return what is inconsistent in a result, as sentence fragments; empty if nothing is."""
-    checks = (
-        _check_run_count,
-        _check_failed_runs,
-        _check_refused_runs,
-        _check_accelerators,
-        _check_batch_sizes,
-        _check_divisions,
-        _check_sample_counts,
-        _check_duplicate_logs,
-        _check_log_anomalies,
-    )
-    return [message for check in checks for message in check(result)]
+class Inconsistencies(NamedTuple):
+    """What is inconsistent in a result, as sentence fragments."""
+
+    affecting: tuple[str, ...]  # may affect a figure
+    cosmetic: tuple[Cosmetic, ...]
+
+
+def inconsistencies(result: Result) -> Inconsistencies:
+    """Return what is inconsistent in a result; the cosmetic ones are last."""
+    affecting = [message for check in CHECKS for message in check(result)]
+    affecting += [message for kind, message in _log_anomalies(result) if affects_figures(kind)]
+    cosmetic = [
+        Cosmetic(KINDS[kind].lines, message) for kind, message in _log_anomalies(result) if not affects_figures(kind)
+    ]
+    seeds = Counter(run.seeds for run in result.runs if run.seeds)
+    same = sum(count for count in seeds.values() if count > 1)
+    if same:
+        what = "runs share their seed with another run"
+        cosmetic.append(Cosmetic(what, f"{same} {what}"))
+    return Inconsistencies(tuple(affecting), tuple(cosmetic))
 
 
 def _check_run_count(result: Result) -> Iterator[str]:
@@ -107,14 +118,32 @@ def _check_duplicate_logs(result: Result) -> Iterator[str]:
     copies = [count for count in Counter(run.digest for run in result.runs).values() if count > 1]
     if copies:
         yield f"{sum(copies)} logs are copies of one another"
-    seeds = Counter(run.seeds for run in result.runs if run.seeds)
-    same = sum(count for count in seeds.values() if count > 1)
-    if same:
-        yield f"{same} runs share their seed with another run"
 
 
-def _check_log_anomalies(result: Result) -> Iterator[str]:
-    """Yield one message for each kind of log anomaly, with the number of logs and the first line of the first log."""
+def _check_clocks(result: Result) -> Iterator[str]:
+    broken = [run.seconds for run in result.converged if run not in result.timed and run.seconds is not None]
+    if broken:
+        yield (
+            f"{len(broken)} run(s) have a time that cannot be right, the first {broken[0]:,.3f} s: left out of spread "
+            "and rates, while the score counts them as MLPerf does"
+        )
+
+
+CHECKS = (
+    _check_run_count,
+    _check_failed_runs,
+    _check_refused_runs,
+    _check_accelerators,
+    _check_batch_sizes,
+    _check_divisions,
+    _check_sample_counts,
+    _check_duplicate_logs,
+    _check_clocks,
+)
+
+
+def _log_anomalies(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield each kind of log anomaly with a message: the number of logs, and the first line of the first log."""
     by_kind: dict[str, list[Anomaly]] = {}
     for run in result.runs:
         # reversed, so that of several of one kind in a log the first one stays in the dict
@@ -125,7 +154,7 @@ def _check_log_anomalies(result: Result) -> Iterator[str]:
         # A text that begins with a number ("5 line(s) end in CR LF") is about several lines, not about this one.
         counted = what[:1].isdigit()
         where = f"line {anomalies[0].line:,} " if anomalies[0].line and not counted else ""
-        yield f"{len(anomalies)} log(s): {where}{what}"
+        yield kind, f"{len(anomalies)} log(s): {where}{what}"
 
 
 def _format_number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.bert.sizes import LARGE
 from podium.comparison.anomalies import inconsistencies
 from podium.comparison.discover import PackageResults
-from podium.comparison.result import BERT_LARGE_TENSORS, Result, mean_if_all_known
+from podium.comparison.result import BERT_LARGE_TENSORS, Cosmetic, Result, mean_if_all_known
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import attempt
@@ -132,8 +132,8 @@ def build_result(
     problems: Sequence[str],
 ) -> Result:
     """Return the result of a folder's runs. `problems` are the reasons why other logs of the folder cannot be read."""
-    anomalies = list(problems)
-    fields, full_size = _read_description(package_results.package, folder.system, anomalies), True
+    anomalies, cosmetic = list(problems), list[Cosmetic]()
+    fields, full_size = _read_description(package_results.package, folder.system, anomalies, cosmetic), True
     if not package_results.package.systems and round_name is None and _is_local(folder, runs):
         in_set = (folder.path / SET).is_file()  # of runs/SYSTEM/DATE_TIME
         runs_folder = folder.path.absolute().parents[1] if in_set else package_results.package.root / "runs"
@@ -164,9 +164,13 @@ def build_result(
         or (full_size and (round_name is not None or all(run.tensors in (0, BERT_LARGE_TENSORS) for run in runs))),
     )
     verdict, scaling_factor = check_convergence(result, folder, anomalies)
-    anomalies += inconsistencies(result)
+    found = inconsistencies(result)
     return replace(
-        result, rcp=verdict, scaling_factor=scaling_factor, anomalies=tuple(one_line(one) for one in anomalies)
+        result,
+        rcp=verdict,
+        scaling_factor=scaling_factor,
+        anomalies=tuple(one_line(one) for one in (*anomalies, *found.affecting)),
+        cosmetic=tuple(one._replace(message=one_line(one.message)) for one in (*cosmetic, *found.cosmetic)),
     )
 
 
@@ -208,19 +212,29 @@ def _benchmark(folder: ResultFolder, runs: Sequence[Run], anomalies: list[str]) 
     return name
 
 
-def _read_description(package: Package, system: str, anomalies: list[str]) -> dict[str, str]:
+# Fields of a description that a figure depends on.
+FIGURE_FIELDS = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name", "division")
+
+
+def _read_description(package: Package, system: str, anomalies: list[str], cosmetic: list[Cosmetic]) -> dict[str, str]:
     """Return the fields of systems/SYSTEM.json; if it is missing or invalid, no fields and a message in `anomalies`."""
     found = package.system(system)
     if found is None:
         found = next((one for one in package.systems if one.name.casefold() == system.casefold()), None)
         if found is not None:
-            anomalies.append(f"systems/{found.name}.json is used as its description: the names differ in case")
+            what = "description(s) whose name differs in case"
+            message = f"systems/{found.name}.json is used as its description: the names differ in case"
+            cosmetic.append(Cosmetic(what, message))
     if found is None:
         if package.systems:
             anomalies.append(f"systems/{system}.json is missing: the system's size is unknown")
         return {}
     if found.problem is not None:
-        anomalies.append(f"systems/{found.name}.json {found.problem}")
+        message = f"systems/{found.name}.json {found.problem}"
+        if found.fields is None or any(field in found.problem for field in FIGURE_FIELDS):
+            anomalies.append(message)
+        else:
+            cosmetic.append(Cosmetic("description(s) with numbers or duplicate keys that JSON does not allow", message))
     return system_module.readable_fields(found.fields or {})
 
 

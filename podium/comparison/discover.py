@@ -5,11 +5,12 @@ was cloned from, or by its dates.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from podium.core.errors import UsageError, WorkError
-from podium.core.text import printable
+from podium.core.text import format_list, printable
 from podium.mllog.benchmarks import find_benchmark
 from podium.mllog.results_tree import LOGS, Package, ResultFolder, is_package, list_folders, read_package, read_results
 from podium.mllog.rounds import find_round, parse_round
@@ -27,6 +28,7 @@ class PackageResults:
     round: str | None  # by the names of folders; None if they name none
     results: tuple[ResultFolder, ...]  # with at least one log each
     left_out: tuple[Path, ...] = ()  # folders of a system with logs that are in no folder of a benchmark
+    irregular: tuple[Path, ...] = ()  # links, pipes and devices, which are never followed or opened
 
 
 def discover_results(path: Path) -> list[PackageResults]:
@@ -47,6 +49,13 @@ def discover_results(path: Path) -> list[PackageResults]:
         raise WorkError(f"{printable(str(error.filename or path))}: cannot be read ({error.strerror})") from error
     all_results = [_with_round(package, path, requested) for package in found]
     if not any(package_results.results for package_results in all_results):
+        links = [] if not path.is_dir() else find_irregular(path)
+        if links:
+            names = printable(format_list([link.name for link in links]))
+            raise UsageError(
+                f"{path}: contains no results besides links, pipes or devices, which are not followed ({names}); name "
+                "the folders that they lead to"
+            )
         raise UsageError(
             f"{path}: contains no results; name a clone of a round's results or a part of it, a folder with "
             f"SYSTEM/BENCHMARK/{LOGS}, or one log"
@@ -60,7 +69,29 @@ def _with_round(package: Package, top: Path, requested: Path) -> PackageResults:
     systems = list_folders(package.root / "results")
     left_out = tuple(system for system in systems if any(True for _ in system.glob(LOGS)))
     results = tuple(result for result in package.results if result.logs)
-    return PackageResults(package, round_name, results, () if is_within_a_system(top, package) else left_out)
+    irregular = tuple(path for folder in (*_listed_folders(package), top) for path in find_irregular(folder))
+    left_out = () if is_within_a_system(top, package) else left_out
+    return PackageResults(package, round_name, results, left_out, tuple(dict.fromkeys(irregular)))
+
+
+def _listed_folders(package: Package) -> Iterator[Path]:
+    """Yield the folders of a package that are listed for descriptions and logs."""
+    yield from (package.root, package.root / "systems", package.root / "results")
+    yield from dict.fromkeys(result.path.parent for result in package.results)
+    yield from (result.path for result in package.results)
+
+
+def find_irregular(folder: Path) -> list[Path]:
+    """Return what a folder has besides files and folders: links, pipes, devices. Empty for a link or no folder."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        found = [
+            entry.name
+            for entry in entries
+            if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False)
+        ]
+    return [folder / name for name in sorted(found)]
 
 
 def is_within_a_system(top: Path, package: Package) -> bool:
@@ -78,7 +109,7 @@ def _package_around(path: Path) -> list[Package]:
     for results in (absolute, *list(absolute.parents)[:3]):
         if results.name == "results" and is_package(results.parent):
             package = read_package(results.parent)
-            inside = [result for result in package.results if _is_within(result, absolute)]
+            inside = [result for result in package.results if result.logs and _is_within(result, absolute)]
             kept = [replace(one, logs=(path,), others=()) for one in inside] if absolute.is_file() else inside
             if kept:
                 return [replace(package, results=tuple(kept))]

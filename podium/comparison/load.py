@@ -40,7 +40,7 @@ from podium.mllog.power import (
     read_power,
 )
 from podium.mllog.read import read_log
-from podium.mllog.results_tree import ResultFolder, sort_logs
+from podium.mllog.results_tree import ResultFolder, is_package, sort_logs
 from podium.mllog.rounds import round_from_dates
 from podium.mllog.run import Run, run_from_json
 from podium.submission.archive import Limits, Tally, archive_stem, is_archive, unpack
@@ -263,17 +263,21 @@ class Comparison:
 
 def load_results(
     paths: Sequence[Path],
-    cache: RunCache,
+    cache: RunCache | None = None,
     on_start: Callable[[int], None] = lambda logs: None,
     on_read: Callable[[int], None] = lambda logs: None,
 ) -> Comparison:
     """Return all results in trees of results or archives of such trees.
 
     The first callback is called once with the number of logs, the second with the number of logs that were read since
-    its last call. Raises UsageError for a path without results, WorkError for one that cannot be read.
+    its last call. Without a cache every log is parsed. Raises UsageError for a path without results, WorkError for one
+    that cannot be read.
     """
+    cache = cache or RunCache(None)
     with ExitStack() as stack:
-        unpacked = {path: _unpack_archive(path, stack) for path in paths}
+        notes: list[str] = []
+        given = [one for path in paths for one in _expand_archives(path)]
+        unpacked = {path: _unpack_archive(path, stack, notes) for path in given}
         discovered = [(path, one) for path in unpacked for one in _discover(path, unpacked[path])]
         found = _merge_repeated_folders(discovered)
         rounds = {
@@ -294,7 +298,13 @@ def load_results(
         runs = read_runs(logs, cache, on_read, {log: name for log, name in rounds.items() if name is not None})
         powers = read_powers(folders, cache, on_read)
         results: list[Result] = []
-        notes = [
+        notes += [
+            f"{path}: {format_list([_relative(one, unpacked[path]) for one in package_results.irregular], 3)} not "
+            "read: links, pipes and devices are not followed or opened"
+            for path, package_results in discovered
+            if package_results.irregular
+        ]
+        notes += [
             f"{path}: logs of {format_list([one.name for one in package_results.left_out])} of "
             f"{package_results.package.name} are left out: they are in no folder of a benchmark"
             for path, package_results in discovered
@@ -316,27 +326,59 @@ def load_results(
     return Comparison(tuple(mark_repeats(order)), tuple(printable(note) for note in notes))
 
 
+def _relative(path: Path, top: Path) -> str:
+    return str(path.relative_to(top)) if path.is_relative_to(top) else str(path)
+
+
 def _discover(path: Path, unpacked: Path) -> list[PackageResults]:
     """Return the results in a path; an error names the path, not the folder that an archive was unpacked to."""
+    folder, first = unpacked, None
+    while True:
+        try:
+            return discover_results(folder)
+        except UsageError as error:
+            first = first or UsageError(str(error).replace(str(unpacked), str(path)))
+        inside = [] if unpacked == path else list(folder.iterdir())
+        if len(inside) != 1 or not inside[0].is_dir():
+            raise first from None
+        folder = inside[0]  # an archive may have any number of folders around its results
+
+
+def _expand_archives(path: Path) -> list[Path]:
+    """Return the path, or for a folder with archives these, and the folder if it has results besides them."""
     try:
-        return discover_results(unpacked)
-    except UsageError as error:
-        raise UsageError(str(error).replace(str(unpacked), str(path))) from None
+        archives = sorted(one for one in path.iterdir() if is_archive(one) and one.is_file()) if path.is_dir() else []
+    except OSError as error:
+        raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
+    if not archives or is_package(path):
+        return [path]
+    has_results = attempt(discover_results, path)[1] is None
+    return [path, *archives] if has_results else archives
 
 
-def _unpack_archive(path: Path, stack: ExitStack) -> Path:
-    """Return the path, or for an archive the temporary folder that it is unpacked to until `stack` is closed."""
+def _unpack_archive(path: Path, stack: ExitStack, notes: list[str]) -> Path:
+    """Return the path, or for an archive the temporary folder that it is unpacked to until `stack` is closed.
+
+    What is not unpacked, such as links, is added to `notes`.
+    """
     try:
         if not (path.is_file() and is_archive(path)):
             return path
     except OSError as error:
         raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-compare-")))
+    # Both names may become those of a system and its benchmark, where the archive has logs alone.
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-compare-"))) / archive_stem(path)
+    folder.mkdir()
     tally = Tally(Limits())
-    unpack(path, folder / archive_stem(path), tally)
+    unpack(path, folder / folder.name, tally)
     if not tally.whole:
         raise WorkError(f"{path}: {tally.findings[-1].message}")
-    return folder / archive_stem(path)
+    if tally.findings:
+        first = tally.findings[0]
+        notes.append(
+            f"{path}: {len(tally.findings)} of its entries are not read; the first: {first.path}: {first.message}"
+        )
+    return folder / folder.name
 
 
 def _merge_repeated_folders(found: Sequence[tuple[Path, PackageResults]]) -> list[tuple[Path, PackageResults]]:

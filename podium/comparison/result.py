@@ -1,10 +1,12 @@
 """A result: the runs of one system in one round, and the figures derived from them."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import mean
+from statistics import mean, median
+from typing import NamedTuple
 
 from mlperf_logging.mllog.constants import SUCCESS
 
@@ -14,6 +16,20 @@ from podium.mllog.score import TimeSpread, counted_seconds, score_seconds, time_
 from podium.planning.accelerators import Accelerator
 
 BERT_LARGE_TENSORS = 398  # weight tensors that a log of BERT-large lists; 0 where it lists none
+
+
+MEMORY = re.compile(r"(?<![\d.])(\d{1,4}) ?GB", re.IGNORECASE)
+MAX_SECONDS = 366 * 86_400.0  # upper bound on the plausible time of a run
+# A clock is wrong if a run's time is this many times the median of its set, or that fraction of it. In published sets
+# the samples that runs need differ by a factor of 4 at most.
+MAX_TIME_RATIO = 10.0
+
+
+class Cosmetic(NamedTuple):
+    """An inconsistency that affects no figure."""
+
+    kind: str  # what results with it have in common
+    message: str  # of this result, as a sentence fragment
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,9 @@ class Result:
     repeats: str | None = None
     # False if the runs did not train BERT-large: then they are not compared with runs that did.
     full_size: bool = True
-    anomalies: tuple[str, ...] = ()  # inconsistencies in logs and description, as sentence fragments
+    # Inconsistencies in logs and description that may affect a figure, as sentence fragments.
+    anomalies: tuple[str, ...] = ()
+    cosmetic: tuple[Cosmetic, ...] = ()  # inconsistencies that affect no figure
 
     @property
     def name(self) -> str:
@@ -68,6 +86,18 @@ class Result:
     def family(self) -> str | None:
         """The accelerator's usual name, such as NVIDIA A100 SXM; the description's name of an unknown accelerator."""
         return self.kind.name if self.kind is not None else self.accelerator
+
+    @property
+    def memory_gb(self) -> int | None:
+        """GB of one accelerator's memory, as the description's name of it states it; None if it does not."""
+        found = None if self.accelerator is None else MEMORY.search(self.accelerator)
+        return None if found is None else int(found[1])
+
+    @property
+    def variant(self) -> str | None:
+        """The family with its memory, such as NVIDIA A100 SXM 40 GB, where the name of the accelerator states it."""
+        stated = self.kind is None or self.memory_gb is None
+        return self.family if stated else f"{self.family} {self.memory_gb} GB"
 
     def hardware(self, unknown: str, none: str = "none (CPU)") -> str:
         """Format the accelerators, such as `8×NVIDIA A100 SXM`; `none` if there are none, `unknown` if unknown."""
@@ -126,9 +156,19 @@ class Result:
         return tuple(run for run in self.runs if run.converged)
 
     @cached_property
+    def timed(self) -> tuple[Run, ...]:
+        """The runs that reached the target in a time that can be right; spread and rates are of these."""
+        seconds = [run.seconds for run in self.converged if run.seconds is not None and run.seconds <= MAX_SECONDS]
+        if not seconds:
+            return ()
+        middle = median(seconds)
+        low, high = (middle / MAX_TIME_RATIO, middle * MAX_TIME_RATIO) if len(seconds) > 2 else (0, MAX_SECONDS)
+        return tuple(run for run in self.converged if run.seconds is not None and low <= run.seconds <= high)
+
+    @cached_property
     def spread(self) -> TimeSpread | None:
         """Variation of the runs' times; None if it cannot be computed."""
-        return time_spread(self.runs)
+        return time_spread(self.timed)
 
     @cached_property
     def global_batch_size(self) -> int | None:
@@ -173,9 +213,8 @@ class Result:
     @cached_property
     def samples_per_second(self) -> float | None:
         """Samples trained on divided by run time, evaluation included, of the runs that converged."""
-        if self.samples_trained is None:
-            return None
-        return self.samples_trained / mean(run.seconds for run in self.converged if run.seconds is not None)
+        trained = mean_if_all_known([None if run.samples is None else run.trained for run in self.timed])
+        return None if trained is None else trained / mean(run.seconds for run in self.timed if run.seconds is not None)
 
     @property
     def samples_per_second_per_accelerator(self) -> float | None:
@@ -184,7 +223,7 @@ class Result:
     @cached_property
     def evaluation_share(self) -> float | None:
         """Fraction of the runs' time that was spent in evaluation; None if a run did not log it."""
-        times = [(run.evaluating_seconds, run.seconds) for run in self.converged]
+        times = [(run.evaluating_seconds, run.seconds) for run in self.timed]
         evaluating = [time for time, _ in times if time is not None]
         if not times or len(evaluating) < len(times):
             return None
@@ -200,12 +239,12 @@ class Result:
     @cached_property
     def steady_samples_per_second(self) -> float | None:
         """Mean of the runs' sequences/s between their first and last evaluation; None if one of them is unknown."""
-        return mean_if_all_known([run.steady_rate for run in self.converged])
+        return mean_if_all_known([run.steady_rate for run in self.timed])
 
     @cached_property
     def startup_seconds(self) -> float | None:
         """Mean delay of the runs' first evaluation compared with their later pace; None if one of them is unknown."""
-        return mean_if_all_known([run.startup_seconds for run in self.converged])
+        return mean_if_all_known([run.startup_seconds for run in self.timed])
 
     def per_accelerator(self, rate: float | None) -> float | None:
         return None if rate is None or not self.accelerators else rate / self.accelerators

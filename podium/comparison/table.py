@@ -3,10 +3,13 @@
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,7 +18,7 @@ from podium.comparison.load import Comparison
 from podium.comparison.result import Result
 from podium.core.console import UNKNOWN, result_table
 from podium.core.errors import UsageError
-from podium.core.text import printable, short_repr
+from podium.core.text import printable, short_repr, shorten_middle
 from podium.mllog import system
 from podium.mllog.rounds import parse_round
 
@@ -32,14 +35,17 @@ class ScalingPoint:
 
 
 def scaling_families(results: Sequence[Result]) -> list[list[ScalingPoint]]:
-    """Group results by round, benchmark, submitter, division and accelerator; return groups of two sizes or more."""
+    """Group results by round, benchmark, submitter, division and accelerator; return groups of two sizes or more.
+
+    Accelerators of one model with memory of different size are different ones.
+    """
     groups: dict[tuple[str | None, ...], dict[int, ScalingPoint]] = {}
     for result in results:
         rate = result.samples_per_second_per_accelerator
         if rate is None or result.minutes is None or not result.full_size or not result.accelerators:
             continue
         sizes = groups.setdefault(
-            (result.round, result.benchmark, result.submitter, result.division, result.family), {}
+            (result.round, result.benchmark, result.submitter, result.division, result.variant), {}
         )
         best = sizes.get(result.accelerators)
         if best is None or rate > best.throughput:
@@ -119,52 +125,133 @@ class Column(NamedTuple):
     """A column of numbers in the table of results."""
 
     heading: str
-    min_terminal_width: int  # in characters; the column is left out of narrower terminals
+    priority: int  # where a terminal is too narrow for all columns, those with the largest are left out
     cell: Callable[[Result, str], str]  # formats the cell of a result; the second argument is accelerator or node
 
 
 COLUMNS = (
     Column("minutes", 0, lambda one, per: _format_minutes(one)),
-    Column("spread", 70, lambda one, per: _format_spread(one)),
-    Column("samples", 110, lambda one, per: _format_or_unknown(one.samples_to_target, "{:,.0f}")),
-    Column("batch", 110, lambda one, per: _format_or_unknown(one.global_batch_size, "{:,.0f}")),
-    Column("samples/s\nper {per}", 50, lambda one, per: _rate_text(one, per)),
-    Column("MFU", 70, lambda one, per: _format_or_unknown(one.utilization, "{:.1%}")),
-    Column("eval.", 70, lambda one, per: _format_or_unknown(one.evaluation_share, "{:.1%}")),
+    Column("spread", 2, lambda one, per: _format_spread(one)),
+    Column("samples", 7, lambda one, per: _format_or_unknown(one.samples_to_target, "{:,.0f}")),
+    Column("batch", 8, lambda one, per: _format_or_unknown(one.global_batch_size, "{:,.0f}")),
+    Column("samples/s\nper {unit}", 1, lambda one, per: _rate_text(one, per)),
+    Column("MFU", 3, lambda one, per: _format_or_unknown(one.utilization, "{:.1%}")),
+    Column("eval.", 4, lambda one, per: _format_or_unknown(one.evaluation_share, "{:.1%}")),
+    Column("RCP", 5, lambda one, per: one.rcp or UNKNOWN),
+    Column("energy\nMJ", 6, lambda one, per: _format_or_unknown(_megajoules(one), "{:,.1f}")),
 )
+NAMES = "submitter,\nsystem"
+BETWEEN = 2  # characters between two columns
+NAME_WIDTH = 0.3  # share of the terminal's width that a name keeps before a column is left out
+HARDWARE_WIDTH = 0.25  # likewise, of the accelerators
+ALWAYS = 2  # columns up to this priority are in every table, whether a value is known or not
 
 
-def print_comparison(console: Console, comparison: Comparison, per: str, anomalies: bool) -> None:
-    """Print a table for each round and benchmark, the scaling, a sentence for each local result, and anomalies."""
+class Detail(Enum):
+    """How anomalies are printed."""
+
+    COUNTED = "counted"
+    AFFECTING = "affecting"  # those that may affect a figure, one by one; the cosmetic ones counted
+    ALL = "all"
+
+
+def print_comparison(
+    console: Console, comparison: Comparison, per: str, anomalies: Detail = Detail.COUNTED, ranking: bool = False
+) -> None:
+    """Print tables of the results, the scaling, a sentence for each local result, and anomalies.
+
+    There is a table for each round and benchmark, or with a `ranking` one for each benchmark, without scaling.
+    """
     results = comparison.results
-    for group in dict.fromkeys((one.round, one.benchmark) for one in results):
-        console.print(_table([one for one in results if (one.round, one.benchmark) == group], per, console.width))
+    groups: dict[str, list[Result]] = {}
+    for one in results:
+        title = one.benchmark if ranking else f"{one.round or OWN} {one.benchmark}"
+        groups.setdefault(title, []).append(one)
+    for title, group in groups.items():
+        console.print(_table(title, group, per, console.width, ranking))
     console.print(_legend(results), style="dim")
-    scaled = scaling_families(results)
+    scaled = [] if ranking else scaling_families(results)
     if scaled:
-        console.print(_scaling_table(scaled))
+        console.print(_scaling_table(scaled, console.width))
     for sentence in describe_own_results(results, comparison.others):
         console.print(f"• {sentence}", markup=False, highlight=False)
-    found = [(one, what) for one in results for what in one.anomalies]
-    if anomalies:
-        for one, what in found:
-            console.print(f"{one.name}: {what}", markup=False, highlight=False, style="dim")
-    elif found:
-        count = sum(bool(one.anomalies) for one in results)
-        console.print(f"{count} of {len(results)} have anomalies in logs or descriptions; see --anomalies", style="dim")
+    _print_anomalies(console, results, anomalies)
 
 
-def _table(results: Sequence[Result], per: str, width: int) -> Table:
-    """Return the table of a benchmark in one round, with the columns that fit a terminal of this width."""
-    columns = [column for column in COLUMNS if width >= column.min_terminal_width]
-    title = f"{results[0].round or 'own'} {printable(results[0].benchmark)}: {len(results)} result(s)"
-    headings = [column.heading.format(per=per) for column in columns]
-    table = result_table(title, ("submitter, system", "accelerators"), headings)
-    for one in results:
-        table.add_row(
-            _name_with_marks(one), escape(one.hardware(UNKNOWN)), *(column.cell(one, per) for column in columns)
+def _print_anomalies(console: Console, results: Sequence[Result], detail: Detail) -> None:
+    """Print the anomalies that may affect a figure, or their number, and then the cosmetic ones."""
+    lines = list[str]()
+    affected = sum(bool(one.anomalies) for one in results)
+    if detail is not Detail.COUNTED:
+        lines += [f"{_name_with_benchmark(one)}: {what}" for one in results for what in one.anomalies]
+    elif affected:
+        lines.append(
+            f"{affected} of {len(results)} have anomalies in logs or descriptions that may affect a figure; see "
+            "--anomalies"
         )
+    if detail is Detail.ALL:
+        lines += [f"{_name_with_benchmark(one)}: {what} (cosmetic)" for one in results for _, what in one.cosmetic]
+    elif detail is Detail.AFFECTING:
+        kinds = Counter(kind for one in results for kind in {kind for kind, _ in one.cosmetic})
+        lines += [f"{count} of {len(results)}, cosmetic: {kind}" for kind, count in kinds.most_common()]
+        if kinds:
+            lines.append("Cosmetic anomalies affect no figure; --all-anomalies lists them too")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, style="dim")
+
+
+def _name_with_benchmark(result: Result) -> str:
+    return f"{result.round or OWN} {result.benchmark} {result.short_name}"
+
+
+def _table(title: str, results: Sequence[Result], per: str, width: int, with_round: bool) -> Table:
+    """Return a table of results, with the columns that fit a terminal of this width and have a known value."""
+    texts: dict[str, list[str]] = {NAMES: []}
+    if with_round:
+        texts["round"] = [one.round or OWN for one in results]
+    widest = max(int(width * HARDWARE_WIDTH), len("accelerators"))
+    texts["accelerators"] = [shorten_middle(one.hardware(UNKNOWN), widest) for one in results]
+    found = [(column, [column.cell(one, per) for one in results]) for column in COLUMNS]
+    candidates = [
+        (column.priority, column.heading.format(unit=NODE if per == NODE else "accel."), cells)
+        for column, cells in found
+        if column.priority <= ALWAYS or any(cell != UNKNOWN for cell in cells)
+    ]
+    names = [(one.submitter, f"{one.system} {_marks(one)}".strip()) for one in results]
+    fixed = 1 + sum(_cell_width(heading, cells) + BETWEEN for heading, cells in texts.items()) - _cell_width(NAMES, ())
+    longest = max(cell_len(f"{submitter} {system}") for submitter, system in names)
+    room = width - fixed - min(max(longest, _cell_width(NAMES, ())), int(width * NAME_WIDTH))
+    shown = set[int]()
+    for priority, heading, cells in sorted(candidates, key=lambda one: one[0]):
+        room -= _cell_width(heading, cells) + BETWEEN
+        if room < 0 and shown:
+            break
+        shown.add(priority)
+    numbers = [(heading, cells) for priority, heading, cells in candidates if priority in shown]
+    table = result_table(f"{printable(title)}: {len(results)} result(s)", (), ())
+    for heading in texts:
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for heading, _ in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    taken = fixed + sum(_cell_width(heading, cells) + BETWEEN for heading, cells in numbers)
+    texts[NAMES] = [_shorten_name(*name, max(width - taken, 10)) for name in names]
+    for number in range(len(results)):
+        cells = [escape(cells[number]) for heading, cells in texts.items() if heading != NAMES]
+        table.add_row(texts[NAMES][number], *cells, *(column[number] for _, column in numbers))
     return table
+
+
+def _cell_width(heading: str, cells: Sequence[str]) -> int:
+    """Return the width of a column in characters, without padding."""
+    return max(cell_len(line) for cell in (heading, *cells) for line in cell.split("\n"))
+
+
+def _shorten_name(submitter: str, system: str, width: int) -> str:
+    """Return markup of a submitter and its system in at most `width` characters; … replaces the middle of long ones."""
+    if len(submitter) + 1 + len(system) > width:
+        submitter = shorten_middle(submitter, max(width // 3, width - 1 - len(system)))
+        system = shorten_middle(system, width - 1 - len(submitter))
+    return f"{escape(submitter)} [bold]{escape(system)}[/bold]"
 
 
 def _legend(results: Sequence[Result]) -> str:
@@ -174,6 +261,7 @@ def _legend(results: Sequence[Result]) -> str:
         ("o open division", any(one.division == "open" for one in results)),
         ("n mean of the runs that converged, no score", any(_has_no_score(one) for one in results)),
         ("r repeats an earlier result", any(one.repeats for one in results)),
+        ("! an anomaly may affect a figure", any(one.anomalies for one in results)),
         ("s, t spread mostly by samples to target, by throughput", any(one.spread for one in results)),
         (f"{UNKNOWN} not known", True),
     )
@@ -184,13 +272,18 @@ def _has_no_score(result: Result) -> bool:
     return result.score_minutes is None and result.minutes is not None
 
 
-def _name_with_marks(result: Result) -> str:
-    marks = "".join(
-        mark
-        for mark, is_set in (("o", result.division == "open"), ("r", result.repeats), ("n", _has_no_score(result)))
-        if is_set
+def _marks(result: Result) -> str:
+    marks = (
+        ("o", result.division == "open"),
+        ("r", result.repeats),
+        ("n", _has_no_score(result)),
+        ("!", result.anomalies),
     )
-    return f"{escape(result.submitter)} [bold]{escape(result.system)}[/bold] {marks}".strip()
+    return "".join(mark for mark, is_set in marks if is_set)
+
+
+def _megajoules(result: Result) -> float | None:
+    return None if result.energy_joules is None else result.energy_joules / 1e6
 
 
 def _rate_text(result: Result, per: str) -> str:
@@ -221,17 +314,19 @@ def _format_or_unknown(value: float | None, format_string: str) -> str:
     return UNKNOWN if value is None else format_string.format(value)
 
 
-def _scaling_table(scaled: Sequence[Sequence[ScalingPoint]]) -> Table:
+def _scaling_table(scaled: Sequence[Sequence[ScalingPoint]], width: int) -> Table:
     """Return the table of samples/s per accelerator and accelerator-minutes, relative to the smallest size."""
-    numeric_headings = ("number", "batch", "minutes", "samples/s", "time")
-    table = result_table(
-        "Scaling, against a submitter's smallest size", ["round, benchmark, submitter, accelerator"], numeric_headings
-    )
+    table = result_table("Scaling, against a submitter's smallest size", (), ())
+    table.add_column("round, benchmark, submitter, accelerator", no_wrap=True)
+    for heading in ("number", "batch", "minutes", "samples/s", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    room = max(width - 46, 16)  # the five columns of numbers have up to 45 characters with their padding
     for family in scaled:
         for number, size in enumerate(family):
             one = size.result
+            name = f"{one.round or OWN} {one.benchmark} {one.submitter}, {one.variant}"
             table.add_row(
-                "" if number else escape(f"{one.round or 'own'} {one.benchmark} {one.submitter}, {one.family}"),
+                "" if number else escape(shorten_middle(name, room)),
                 f"{one.accelerators:,}",
                 _format_or_unknown(one.global_batch_size, "{:,.0f}"),
                 _format_or_unknown(one.minutes, "{:.3f}"),
@@ -277,6 +372,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "full_size": one.full_size,
             "source": one.source,
             "anomalies": list(one.anomalies),
+            "cosmetic_anomalies": [what for _, what in one.cosmetic],
         }
         for one in results
     ]

@@ -6,6 +6,7 @@ side the fastest. The geometric mean is over benchmarks, each of which counts on
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
@@ -19,7 +20,7 @@ from podium.comparison.cost import Cost
 from podium.comparison.result import Result
 from podium.core.console import UNKNOWN, print_line, result_table
 from podium.core.errors import UsageError
-from podium.core.text import format_list, printable
+from podium.core.text import format_list, printable, shorten_middle
 from podium.mllog.benchmarks import round_number
 
 NEWEST = (1 << 31,)
@@ -64,10 +65,11 @@ class Versus:
 
     a: str
     b: str
-    a_families: tuple[str, ...]  # accelerators that the text selects
+    a_families: tuple[str, ...]  # accelerators that the text selects, by model and memory
     b_families: tuple[str, ...]
     pairs: tuple[Pair, ...]  # by benchmark and number of accelerators
     omitted: Mapping[str, str]  # what both ran and is left out, by benchmark, and why
+    left_out: tuple[Sequence[str], Sequence[str]] = ((), ())  # accelerators that differ in memory, of A and of B
 
     @property
     def benchmarks(self) -> tuple[str, ...]:
@@ -91,8 +93,8 @@ def compare_accelerators(
 
     Raises UsageError if a name selects no result, or if both select the same accelerator.
     """
-    side_a, side_b = _select(a, results), _select(b, results)
-    a_families, b_families = (tuple(sorted({one.family or "" for one in side})) for side in (side_a, side_b))
+    (side_a, left_a), (side_b, left_b) = (_one_memory_size(_select(text, results)) for text in (a, b))
+    a_families, b_families = (tuple(sorted({one.variant or "" for one in side})) for side in (side_a, side_b))
     common = set(a_families).intersection(b_families)
     if common:
         names = printable(format_list(sorted(common), MAX_NAMES))
@@ -107,7 +109,22 @@ def compare_accelerators(
             omitted[benchmark] = "; ".join(reasons)
         for one, other in found:
             pairs.append(Pair(one, other, by_result.get(id(one)), by_result.get(id(other))))
-    return Versus(a, b, a_families, b_families, tuple(pairs), omitted)
+    return Versus(a, b, a_families, b_families, tuple(pairs), omitted, (left_a, left_b))
+
+
+def _one_memory_size(results: Sequence[Result]) -> tuple[list[Result], tuple[str, ...]]:
+    """Return results of one memory size for each model, that with the most results, and the variants left out.
+
+    Results that do not state the size stay.
+    """
+    sizes: dict[str | None, Counter[int]] = {}
+    for one in results:
+        if one.memory_gb is not None:
+            sizes.setdefault(one.family, Counter())[one.memory_gb] += 1
+    usual = {family: max(found, key=lambda size: (found[size], size)) for family, found in sizes.items()}
+    kept = [one for one in results if one.memory_gb is None or one.memory_gb == usual[one.family]]
+    left = {one.variant or "" for one in results} - {one.variant or "" for one in kept}
+    return kept, tuple(sorted(left))
 
 
 def _select(text: str, results: Sequence[Result]) -> list[Result]:
@@ -199,6 +216,10 @@ def describe_versus(versus: Versus) -> list[str]:
     for families, text in ((versus.a_families, a), (versus.b_families, b)):
         if len(families) > 1:
             lines.append(f"{text} selects {printable(format_list(families, MAX_NAMES))}.")
+    for left, text in zip(versus.left_out, (a, b), strict=True):
+        if left:
+            names = printable(format_list(left, MAX_NAMES))
+            lines.append(f"{text}: {names} left out: memory of another size. Add the size to the name to compare it.")
     for benchmark, reason in versus.omitted.items():
         lines.append(f"{printable(benchmark)}: left out: {reason}.")
     return lines
@@ -212,23 +233,31 @@ def _span(ratios: Sequence[float]) -> str:
 def print_versus(console: Console, versus: Versus) -> None:
     """Print a row for each pair, and the sentences."""
     if versus.pairs:
-        console.print(_table(versus))
+        console.print(_table(versus, console.width))
     for line in describe_versus(versus):
         print_line(console, line)
 
 
-def _table(versus: Versus) -> Table:
+def _table(versus: Versus, width: int) -> Table:
     optional = (("energy\nA / B", ENERGY), ("cost\nA / B", COST))
     shown = [(heading, ratio) for heading, ratio in optional if any(ratio(pair) for pair in versus.pairs)]
     a, b = printable(versus.a), printable(versus.b)
     numeric = ["accel.", f"A: {a}\nminutes", f"B: {b}\nminutes", "time\nA / B", *(heading for heading, _ in shown)]
-    table = result_table(f"A: {a}, B: {b}", ("benchmark", "round", "A, B"), numeric)
+    table = result_table(f"A: {a}, B: {b}", (), ())
+    for heading in ("benchmark", "round", "A, B"):
+        table.add_column(heading, no_wrap=True)
+    for heading in numeric:
+        table.add_column(heading, justify="right", no_wrap=True)
+    benchmark = max(len(name) for name in ("benchmark", *(pair.a.benchmark for pair in versus.pairs)))
+    # Names have what the other columns leave; a round has up to 10 characters ("v4.1, v5.1"), a figure 7.
+    figures = sum(max(len(line) for line in (*heading.split("\n"), "999.999")) + 2 for heading in numeric)
+    room = max(width - benchmark - 17 - figures, 16)
     for pair in versus.pairs:
         rounds = dict.fromkeys(one.round or "own" for one in (pair.a, pair.b))
         table.add_row(
             Text(printable(pair.a.benchmark)),
             ", ".join(rounds),
-            Text(printable(f"{pair.a.short_name}\n{pair.b.short_name}", keep="\n")),
+            Text("\n".join(printable(shorten_middle(one.short_name, room)) for one in (pair.a, pair.b))),
             f"{pair.a.accelerators:,}",
             f"{pair.a.ranking_minutes():,.3f}",
             f"{pair.b.ranking_minutes():,.3f}",

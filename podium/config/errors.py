@@ -1,7 +1,8 @@
 """Messages for configuration errors: file and key, what was found, what is allowed."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -9,55 +10,99 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from podium.config.json_schema import allowed_values
 from podium.core.text import short_repr
 
 Location = tuple[str, ...]
+Blame = Callable[[Location, str], str | None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Origin of a key's value: its name in a list of settings, and the place where a user changes the value."""
+
+    label: str  # such as `recipe indexed`
+    place: str  # a file, or an option of the command line
+    section: str = ""  # of the file
+    supplied_by: str = ""  # what the value is from, where that is not the place to change it
+
+    def locate(self, location: Location) -> str:
+        """Return the place of a key for a message: `FILE: KEY` or `--set KEY`."""
+        key = ".".join(filter(None, (self.section, *location)))
+        if self.place.startswith("--"):
+            return f"{self.place} {key}"
+        return f"{self.place}: {key}" + (f" (of {self.supplied_by})" if self.supplied_by else "")
 
 
 class Origins:
-    """Record of the source, a file or the command line, of each key's value."""
+    """Record of the source of each key's value."""
 
-    def __init__(self, file: Path, shown_under: str = "") -> None:
+    def __init__(self, file: Path | str, shown_under: str = "") -> None:
         """`file` and its section `shown_under` are named in messages about keys that no source sets."""
         self._file, self._shown_under = file, shown_under
-        self._sources: dict[Location, tuple[str, str]] = {}
+        self._sources: dict[Location, Source] = {}
 
-    def merge(
-        self, values: dict[str, Any], more: Mapping[str, Any], source: str, shown_under: str = "", at: Location = ()
-    ) -> None:
+    def merge(self, values: dict[str, Any], more: Mapping[str, Any], source: Source, at: Location = ()) -> None:
         """Merge `more` into `values`, key by key, and record the source; `at` is the path of both mappings."""
         for key, value in more.items():
             here = (*at, str(key))
-            self._sources[here] = (source, shown_under)
+            if not isinstance(value, Mapping) or not isinstance(values.get(key), dict):
+                self._forget(here)
+            self._sources[here] = source
             if isinstance(value, Mapping):
                 if not isinstance(values.get(key), dict):
                     values[key] = {}
-                self.merge(values[key], value, source, shown_under, here)
+                self.merge(values[key], value, source, here)
             else:
                 values[key] = value
 
+    def record(self, location: Location, source: Source) -> None:
+        """Record the source of a key whose value is derived from others."""
+        self._sources[location] = source
+
+    def _forget(self, location: Location) -> None:
+        """Remove the sources of all keys below a value that is replaced as a whole."""
+        for other in [one for one in self._sources if one[: len(location)] == location]:
+            del self._sources[other]
+
+    def source(self, location: Location) -> Source | None:
+        """Source of exactly this key; None if it has its default."""
+        return self._sources.get(location)
+
     def locate(self, location: Location) -> str:
-        """Return `FILE: KEY` for a key: its source, or the file in which it should be set."""
+        """Return the place of a key: its source, or the file in which it should be set."""
         for end in range(len(location), 0, -1):
             if location[:end] in self._sources:
-                source, shown_under = self._sources[location[:end]]
-                return f"{source}: {'.'.join(filter(None, (shown_under, *location)))}"
+                return self._sources[location[:end]].locate(location)
+        return self.locate_in_file(location)
+
+    def locate_in_file(self, location: Location) -> str:
+        """Return the place of a key in the file."""
         if not location:
             return str(self._file)
-        section = "" if location[0] in ("description", "launch") else self._shown_under
+        section = "" if location[0] in ("description", "launch", "reproduces") else self._shown_under
         return f"{self._file}: {'.'.join(filter(None, (section, *location)))}"
 
 
-def format_validation_error(error: ValidationError, model: type[BaseModel], origins: Origins) -> str:
-    """Format a validation error as one line per fault, unknown keys first: they often cause the others."""
+def format_validation_error(
+    error: ValidationError, model: type[BaseModel], origins: Origins, blame: Blame | None = None
+) -> str:
+    """Format a validation error as one line per fault, unknown keys first: they often cause the others.
+
+    `blame` returns the options of the command line that cause a fault of several keys together, or None if the file
+    has it.
+    """
     details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-    return "\n".join(_format_detail(detail, model, origins) for detail in details)
+    return "\n".join(_format_detail(detail, model, origins, blame) for detail in details)
 
 
-def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origins) -> str:
-    location = _key_path(detail["loc"], model)
+def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origins, blame: Blame | None) -> str:
+    location = key_path(detail["loc"], model)
     place = origins.locate(location)
-    allowed = detail.get("ctx", {})
+    if detail["type"] == "value_error" and isinstance(detail["input"], Mapping) and blame is not None:  # several keys
+        place = blame(location, detail["type"]) or origins.locate_in_file(location)
+    limits = detail.get("ctx", {})
+    allowed = allowed_values(location, model)
     found = f"found {short_repr(detail['input'])}"
     match detail["type"]:
         case "extra_forbidden":
@@ -66,23 +111,56 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
             hint = f" (did you mean {close[0]}?)" if close else ""
             return f"{place}: there is no such key{hint}; allowed are {', '.join(keys)}"
         case "missing":
-            return f"{place}: is missing; add it"
-        case "model_type":
+            return f"{place}: is missing; add it" + (f" (allowed: {allowed})" if allowed else "")
+        case "model_type" | "model_attributes_type":
             return f"{place}: {found}; a mapping of keys to values is expected"
         case "literal_error":
-            return f"{place}: {found}; allowed is {str(allowed['expected']).replace(' or ', ', ')}"
+            return f"{place}: {found}; allowed is {allowed or limits['expected']}"
+        case "truth_value":
+            text = str(detail["input"]).lower()
+            return f"{place}: found {text}; a truth value is not allowed here" + (
+                f"; allowed is {allowed}" if allowed else ""
+            )
         case "value_error":
-            return f"{place}: {detail['ctx']['error']}"
-        case "int_parsing" | "int_from_float" | "int_type":
+            return f"{place}: {limits['error']}"
+        case "int_parsing" | "int_from_float" | "int_type" | "int_parsing_size":
             return f"{place}: {found}; allowed: a whole number"
         case "float_parsing" | "float_type":
             return f"{place}: {found}; allowed: a number"
+        case "string_type" | "string_unicode" | "tuple_type" | "list_type" | "path_type" | "dict_type" | "bool_type":
+            return f"{place}: {found}; allowed: {allowed or TYPE_NAMES.get(detail['type'], 'another type of value')}"
+        case "string_too_short" if limits.get("min_length") == 1:
+            return f"{place}: {found}; allowed: text that is not empty"
+        case "string_pattern_mismatch":
+            example = PATTERN_EXAMPLES.get(location[-1] if not location[-1].isdecimal() else location[-2])
+            return f"{place}: {found}; allowed: {example or 'text of the form ' + str(limits['pattern'])}"
+        case "too_short" | "too_long":
+            limit = limits.get("min_length", limits.get("max_length"))
+            bound = "at least" if detail["type"] == "too_short" else "at most"
+            kind = f" ({allowed})" if allowed and allowed.startswith("list") else ""
+            return f"{place}: {found}; allowed: {bound} {limit} item{'' if limit == 1 else 's'}{kind}"
+        case "invalid_key":
+            return f"{place}: found {short_repr(detail['input'])} as a key; allowed: keys that are text"
         case _:
             expectation = detail["msg"].removeprefix("Input should ").removeprefix("be ")
             return f"{place}: {found}; allowed: {expectation}"
 
 
-def _key_path(location: tuple[int | str, ...], model: type[BaseModel]) -> Location:
+TYPE_NAMES = {
+    "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "path_type": "a path",
+    "dict_type": "a mapping of keys to values",
+    "bool_type": "true or false",
+}
+PATTERN_EXAMPLES = {
+    "mounts": "HOST:CONTAINER or HOST:CONTAINER:ro, such as data:/data:ro, where CONTAINER is an absolute path",
+    "rendezvous": "HOST:PORT, such as node1:29500 or [fd00::1]:29500",
+}
+
+
+def key_path(location: tuple[int | str, ...], model: type[BaseModel]) -> Location:
     """Convert pydantic's location to the keys a user writes: it also has names of union members and validators."""
     keys: list[str] = []
     current: type[BaseModel] | None = model

@@ -6,8 +6,8 @@ one optimizer are never used with another.
 """
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperparameter_sets
@@ -21,14 +21,14 @@ REQUIRED_KEYS = tuple(name for name, field in OptimizerSettings.model_fields.ite
 
 
 def choose_hyperparameters(
-    system: Path, recipe: str, layers: Sequence[Mapping[str, Any]], system_algorithm: str | None
+    system: str, recipe: str, layers: Sequence[Mapping[str, Any]], system_algorithm: str | None
 ) -> HyperparameterSet | None:
     """Return the set that supplies values which neither the system nor the command line sets; None if not needed.
 
     `layers` are the keys of the recipe, the system's `bert:` section and the command line, later ones overriding
-    earlier ones. `system_algorithm` is the optimizer that values in the system's file are for. A set that the system
-    names for this run's optimizer is used at every batch size (of several, the one for this batch size); other sets
-    only near a batch size that they were trained with.
+    earlier ones; `system` is the path of the system's file in messages. `system_algorithm` is the optimizer that values
+    in the system's file are for. A set that the system names for this run's optimizer is used at every batch size (of
+    several, the one for this batch size); other sets only near a batch size that they were trained with.
 
     Raises UsageError if there is no set, or if values or a named set are for another optimizer.
     """
@@ -67,10 +67,13 @@ def choose_hyperparameters(
         one.algorithm for one in hyperparameter_sets().values()
     }  # others too are refused later
     if found is None and missing and is_size and isinstance(batch, int) and is_algorithm:
+        options = [key for key in ("size", "global_batch_size", "optimizer.algorithm") if _lookup(key, [given])]
+        place = ", ".join(f"--set {key}" for key in options) or f"{system}: bert.global_batch_size"
         raise UsageError(
-            f"{system}: recipe {recipe} trains size {size} with {algorithm}, and for global_batch_size {batch} no set "
+            f"{place}: recipe {recipe} trains size {size} with {algorithm}, and for global_batch_size {batch} no set "
             f"of hyperparameters is known; set {', '.join(f'optimizer.{key}' for key in missing)}, or name a set of "
-            f"another batch size by --set hyperparameters=NAME; allowed are {_matching_sets(size, algorithm)}"
+            f"another batch size{_nearest_set(size, algorithm, batch, system)}; allowed are "
+            f"{_matching_sets(size, algorithm)}"
         )
     return found
 
@@ -120,6 +123,21 @@ def _find_set(name: str, source: str) -> HyperparameterSet:
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise UsageError(f"{source}hyperparameters: there is no set {name!r}{hint}; allowed are {', '.join(sets)}")
     return sets[name]
+
+
+def _nearest_set(size: object, algorithm: object, batch: int, system: str) -> str:
+    """Describe the set whose batch size has the ratio to `batch` that is nearest to 1, and how to use it."""
+    sets = [one for one in hyperparameter_sets().values() if (one.size, one.algorithm) == (size, algorithm)]
+    pairs = [(abs(math.log(used / max(1, batch))), used, one) for one in sets for used in one.used_at]
+    if not pairs:
+        return ""
+    _, used, nearest = min(pairs, key=lambda pair: pair[0])
+    samples = "not known" if nearest.samples is None else f"{nearest.samples:,}"
+    return (
+        f". The nearest is {nearest.name}: {used:,} samples a step, learning rate "
+        f"{nearest.optimizer['learning_rate']:g}, samples to target {samples}; use it by `hyperparameters: "
+        f"{nearest.name}` under bert: in {system}, or by --set hyperparameters={nearest.name}"
+    )
 
 
 def _matching_sets(size: object, algorithm: object) -> str:

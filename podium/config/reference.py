@@ -1,34 +1,48 @@
 """Generator of the reference of all configuration keys in docs/configuration.md, from the schema.
 
-`python -m podium.config.reference` writes it into that page, between two marker comments.
+`python -m podium.config.reference` writes it into that page, between two marker comments, and the JSON Schema of system
+files, which `podium config --schema` prints, to systems/system.schema.json.
 """
 
+import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from podium.config.hyperparameters import REQUIRED_KEYS
+from podium.config.json_schema import (
+    INTERNAL,
+    SECTIONS,
+    Schema,
+    format_list,
+    format_type,
+    model_schema,
+    non_null_schemas,
+    subschema,
+    system_schema,
+)
 from podium.config.load import read_configuration, recipe_files
-from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import write_atomically
 from podium.core.paths import CODE_FOLDER
 
 PAGE = CODE_FOLDER / "docs" / "configuration.md"
+SCHEMA_FILE = CODE_FOLDER / "systems" / "system.schema.json"
 BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
-SECTIONS = ("description", "launch")  # of a system's file; all other keys are in `bert`
-INTERNAL = "system"  # set from the file's name
-TYPES = {"string": "text", "integer": "whole number", "number": "number", "array": "list"}
-
-Schema = Mapping[str, Any]
 
 
 def configuration_reference() -> str:
     """Return Markdown with a heading and a table of keys for each section of a system's file, in the schema's order."""
-    schema = RunConfig.model_json_schema()
+    schema = model_schema()
     sections = list(_sections(schema, schema, ()))
     return "\n".join(line for keys, part in sections for line in _render_section(keys, part, schema))
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of system files as text."""
+    recipes = [path.stem for path in recipe_files("pytorch")]
+    return json.dumps(system_schema(recipes, list(hyperparameter_sets())), indent=2, ensure_ascii=False) + "\n"
 
 
 def update_reference(page: str) -> str:
@@ -41,8 +55,8 @@ def update_reference(page: str) -> str:
 
 
 def _sections(part: Schema, schema: Schema, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Schema]]:
-    """Yield (keys, schema) of each section: `description` and `launch` with their subsections, then `bert`."""
-    inner = {key: found for key, value in part["properties"].items() if (found := _subschema(value, schema))}
+    """Yield (keys, schema) of each section: `description`, `launch`, `reproduces`, then `bert`."""
+    inner = {key: found for key, value in part["properties"].items() if (found := subschema(value, schema))}
     if keys:
         yield keys, part
     for key in (key for key in inner if not keys and key in SECTIONS):
@@ -78,43 +92,17 @@ def _description(value: Schema) -> str:
     return " ".join(str(value["description"]).split())
 
 
-def _non_null_schemas(value: Schema) -> list[Schema]:
-    """Alternatives of a value's schema, without null."""
-    return [option for option in value.get("anyOf", [value]) if option.get("type") != "null"]
-
-
-def _subschema(value: Schema, schema: Schema) -> Schema | None:
-    """Schema of the section below a key, or of the entries of its list; None for plain values."""
-    for option in _non_null_schemas(value):
-        reference = option.get("$ref") or option.get("items", {}).get("$ref")
-        if reference:
-            found: Schema = schema["$defs"][reference.rpartition("/")[2]]
-            return found
-    return None
-
-
 def _format_allowed(value: Schema, schema: Schema, keys: tuple[str, ...]) -> str:
-    if _subschema(value, schema):
+    if subschema(value, schema):
         anchor = "".join(character for character in ".".join(keys) if character != ".")
         below = f"[`{'.'.join(keys)}`](#{anchor})"
         return f"list of {below}" if value.get("type") == "array" else below
-    (option,) = _non_null_schemas(value)
+    (option,) = non_null_schemas(value)
     if "enum" in option:
         return ", ".join(f"`{one}`" for one in option["enum"])
     if "const" in option:
         return f"`{option['const']}`"
-    if option["type"] == "array":
-        number = f" of {option['minItems']}" if option.get("minItems") == option.get("maxItems", 0) else ""
-        return f"list{number}: {_format_type(option['items'])}"
-    return _format_type(option)
-
-
-def _format_type(option: Schema) -> str:
-    kind = "path" if option.get("format") == "path" else TYPES[option["type"]]
-    low, above = option.get("minimum"), option.get("exclusiveMinimum")
-    high, below = option.get("maximum"), option.get("exclusiveMaximum")
-    bounds = (("≥", low), (">", above), ("≤", high), ("<", below))
-    return " ".join([kind, ", ".join(f"{sign} {bound:,}" for sign, bound in bounds if bound is not None)]).strip()
+    return format_list(option) if option["type"] == "array" else format_type(option)
 
 
 def _format_default(key: str, value: Schema, part: Schema, keys: tuple[str, ...]) -> str:
@@ -124,7 +112,7 @@ def _format_default(key: str, value: Schema, part: Schema, keys: tuple[str, ...]
             return "of `hyperparameters`"
         return "of the recipe" if (*keys, key) in _recipe_keys() else "required"
     default = value["default"]
-    if isinstance(default, bool) or default in (None, [], {}) or isinstance(default, dict):
+    if isinstance(default, bool) or default in (None, "", [], {}) or isinstance(default, dict):
         return "–"
     return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
 
@@ -139,11 +127,15 @@ def _recipe_keys() -> set[tuple[str, ...]]:
     return set.intersection(*found)
 
 
-def main(page: Path = PAGE) -> None:
-    """Write the reference into its page. Raises UsageError if the page is missing, as in an installation."""
+def main(page: Path = PAGE, schema_file: Path = SCHEMA_FILE) -> None:
+    """Write the reference into its page, and the schema of system files.
+
+    Raises UsageError if the page is missing, as in an installation.
+    """
     if not page.is_file():
         raise UsageError(f"{page}: there is no such page; run this in a clone of the repository")
     write_atomically(page, update_reference(page.read_text(encoding="utf-8")))
+    write_atomically(schema_file, schema_text())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 from podium.config.run_data import read_run_data
 from podium.config.schema import RESUME_OVERRIDES, RESUME_OVERRIDES_ON_GPU, RunConfig
-from podium.core.errors import PodiumError, StoppedAfterSaving, UsageError, WorkError
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError
 from podium.core.files import make_folder, write_atomically, write_error
 from podium.core.json_files import json_digest, parse_json, read_json
 
@@ -169,6 +169,7 @@ class RunFolder:
     config = _RunPath("config.yaml")  # the resolved configuration
     data = _RunPath("data.json")  # the manifests of its stores for training and evaluation
     source = _RunPath("source.json")  # the code of the run: commit and hash
+    hosts = _RunPath("hosts.json")  # host names by node
     log = _RunPath("result.partial.txt")  # the result log while it is being written
     metrics = _RunPath("metrics.jsonl")  # JSON Lines: one object per step and per evaluation
     summary = _RunPath("summary.json")  # totals, written when the run has ended
@@ -176,9 +177,13 @@ class RunFolder:
     checkpoints = _RunPath("checkpoints")  # one subfolder per checkpoint
     changed_data_result = _RunPath("result.changed_data.txt")  # the log of a run whose data changed while it ran
     restarted_result = _RunPath("result.restarted.txt")  # the log of a restarted run that has ended
+    profiled_result = _RunPath("result.profiled.txt")  # the log of a profiled run that has ended
+    profile = _RunPath("profile")  # traces of --profile
+    flight_recorder = _RunPath("flight_recorder")  # the last collectives of each rank of a run that hung
     not_finite = _RunPath("not_finite.json")  # the samples of the batch whose loss was not finite
     lock = _RunPath(".lock")  # held in shared mode by all processes of the run (podium/core/locks.py)
     _resumed = _RunPath("resumed")
+    _profiled = _RunPath("profiled")
     _failure = _RunPath("failure.json")
     _restarts = _RunPath("restarts.jsonl")
 
@@ -195,6 +200,15 @@ class RunFolder:
     def mark_resumed(self) -> None:
         """Mark the run as resumed. Called before its processes start, since they may die before they can record it."""
         write_atomically(self._resumed, "")
+
+    @property
+    def was_profiled(self) -> bool:
+        """Whether steps of the run are profiled, which slows it; its log is then not a valid result."""
+        return self._profiled.exists()
+
+    def mark_profiled(self) -> None:
+        """Mark the run as profiled. Called before its processes start."""
+        write_atomically(self._profiled, "")
 
     @property
     def restarts(self) -> int:
@@ -244,7 +258,7 @@ class RunFolder:
                         samples = max(samples, int(parse_json(line)["samples"]))
         return samples
 
-    def write_failure(self, error: PodiumError, final: bool = True) -> None:
+    def write_failure(self, error: PodiumError | Interrupted, final: bool = True) -> None:
         """Write a failure for the process that started the run; `final` if a restart would fail in the same way."""
         failure = {"exit_code": error.exit_code, "message": str(error), "final": final}
         write_atomically(self._failure, json.dumps(failure))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from benchmarks.bert.manifest import WHOLE_STORE, NodePart
 from benchmarks.bert.preparation.settings import MIN_SEQUENCE_LENGTH, GenerationSettings
@@ -29,7 +30,7 @@ class Settings(BaseModel):
         assert info.field_name is not None
         allowed = get_args(cls.model_fields[info.field_name].annotation)
         if isinstance(value, bool) and not any(option is value for option in allowed):
-            raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
+            raise PydanticCustomError("truth_value", "a truth value is not allowed")  # see podium.config.errors
         if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
             raise ValueError(f"found {short_repr(value)}; allowed are numbers below 2^63")
         return value
@@ -85,57 +86,87 @@ _SUBMISSION_STATUS: dict[Status, str] = {
 }
 
 
+MAY_BE_EMPTY = ("hw_notes", "sw_notes", "other_software_stack")  # fields of a description
+PLACEHOLDERS = ("", "not stated", "unknown", "todo", "tbd", "?")
+
+
+def is_stated(text: str) -> bool:
+    """Whether a field of a description has a value, and not a placeholder such as `unknown`."""
+    return text.strip().lower() not in PLACEHOLDERS
+
+
 class Description(BaseModel):
-    """The 33 fields by which MLPerf describes a system, all of them text. Numbers in the YAML are read as text."""
+    """The 33 fields by which MLPerf describes a system, all of them text. Numbers in the YAML are read as text.
+
+    A run needs none of them; a submission needs all, and is refused with the names of those that the file lacks.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, coerce_numbers_to_str=True)
 
     submitter: str = Field(
-        min_length=1, description="Submitting organisation; the name of the package's folder, and in every log"
+        default="", description="Submitting organisation; the name of the package's folder, and in every log"
     )
     division: Literal["closed", "open"] = Field(
-        description="MLPerf's division; a configuration that breaks a rule of the closed division is refused"
+        default="open",
+        description="MLPerf's division; a configuration that breaks a rule of the closed division is refused",
     )
-    status: Status = Field(description="MLPerf's availability status")
-    system_name: str = Field(min_length=1, description="Name of the system in the submission and in every log")
-    number_of_nodes: str = Field(description="Nodes of the system")
-    host_processors_per_node: str = Field(description="CPU sockets of a node")
-    host_processor_model_name: str = Field(description="Model of the CPU")
-    host_processor_core_count: str = Field(description="Cores of one CPU")
-    host_processor_vcpu_count: str = Field(description="Logical CPUs of a node")
-    host_processor_frequency: str = Field(description="Clock frequency of the CPU")
-    host_processor_caches: str = Field(description="Caches of the CPU")
-    host_processor_interconnect: str = Field(description="Interconnect of the CPUs of a node")
-    host_memory_capacity: str = Field(description="Memory of a node")
-    host_storage_type: str = Field(description="Type of the storage that samples are read from")
-    host_storage_capacity: str = Field(description="Capacity of that storage")
-    host_networking: str = Field(description="Network between nodes")
-    host_networking_topology: str = Field(description="Topology of that network")
-    host_memory_configuration: str = Field(description="Memory modules of a node")
-    accelerators_per_node: str = Field(description="Accelerators of a node; 0 for a CPU")
+    status: Status = Field(
+        default="Research, Development, or Internal (RDI)", description="MLPerf's availability status"
+    )
+    system_name: str = Field(
+        default="", description="Name of the system in the submission and in every log; unset: the name of the file"
+    )
+    number_of_nodes: str = Field(default="", description="Nodes of the system; unset: `launch.nodes`")
+    host_processors_per_node: str = Field(default="", description="CPU sockets of a node")
+    host_processor_model_name: str = Field(default="", description="Model of the CPU")
+    host_processor_core_count: str = Field(default="", description="Cores of one CPU")
+    host_processor_vcpu_count: str = Field(default="", description="Logical CPUs of a node")
+    host_processor_frequency: str = Field(default="", description="Clock frequency of the CPU")
+    host_processor_caches: str = Field(default="", description="Caches of the CPU")
+    host_processor_interconnect: str = Field(default="", description="Interconnect of the CPUs of a node")
+    host_memory_capacity: str = Field(default="", description="Memory of a node")
+    host_storage_type: str = Field(default="", description="Type of the storage that samples are read from")
+    host_storage_capacity: str = Field(default="", description="Capacity of that storage")
+    host_networking: str = Field(default="", description="Network between nodes")
+    host_networking_topology: str = Field(default="", description="Topology of that network")
+    host_memory_configuration: str = Field(default="", description="Memory modules of a node")
+    accelerators_per_node: str = Field(
+        default="", description="Accelerators of a node, 0 for a CPU; unset: from `launch`"
+    )
     accelerator_model_name: str = Field(
-        description="Model of the accelerator; settings that it does not support, such as fp8 on an A100, are refused"
+        default="",
+        description="Model of the accelerator; settings that it does not support, such as fp8 on an A100, are refused",
     )
-    accelerator_host_interconnect: str = Field(description="Interconnect of accelerator and host")
-    accelerator_frequency: str = Field(description="Clock frequency of the accelerator")
+    accelerator_host_interconnect: str = Field(default="", description="Interconnect of accelerator and host")
+    accelerator_frequency: str = Field(default="", description="Clock frequency of the accelerator")
     accelerator_on_chip_memories: str = Field(
-        alias="accelerator_on-chip_memories", description="Caches and memories of the accelerator's chip"
+        default="", alias="accelerator_on-chip_memories", description="Caches and memories of the accelerator's chip"
     )
-    accelerator_memory_configuration: str = Field(description="Type of the accelerator's memory")
-    accelerator_memory_capacity: str = Field(description="Memory of one accelerator")
-    accelerator_interconnect: str = Field(description="Interconnect of the accelerators of a node")
-    accelerator_interconnect_topology: str = Field(description="Topology of that interconnect")
-    cooling: str = Field(description="Cooling of the system")
-    hw_notes: str = Field(description="Notes on the hardware; may be empty")
-    framework: str = Field(description="Framework and version, such as PyTorch 2.13.0")
-    other_software_stack: str = Field(description="Drivers and libraries with their versions")
-    operating_system: str = Field(description="Operating system and version")
-    sw_notes: str = Field(description="Notes on the software; may be empty")
+    accelerator_memory_configuration: str = Field(default="", description="Type of the accelerator's memory")
+    accelerator_memory_capacity: str = Field(default="", description="Memory of one accelerator")
+    accelerator_interconnect: str = Field(default="", description="Interconnect of the accelerators of a node")
+    accelerator_interconnect_topology: str = Field(default="", description="Topology of that interconnect")
+    cooling: str = Field(default="", description="Cooling of the system")
+    hw_notes: str = Field(default="", description="Notes on the hardware; may be empty")
+    framework: str = Field(default="", description="Framework and version, such as PyTorch 2.13.0")
+    other_software_stack: str = Field(default="", description="Drivers and libraries with their versions")
+    operating_system: str = Field(default="", description="Operating system and version")
+    sw_notes: str = Field(default="", description="Notes on the software; may be empty")
 
     @field_validator("*", mode="before")
     @classmethod
     def _null_to_empty_text(cls, value: Any) -> Any:
         return "" if value is None else value
+
+    @property
+    def logged_submitter(self) -> str:
+        """Submitter in log lines, which must not be empty."""
+        return self.submitter or "not stated"
+
+    def missing_fields(self) -> list[str]:
+        """Names of the fields, in MLPerf's spelling, that a submission needs and the system's file lacks."""
+        document = self.model_dump(by_alias=True)
+        return [key for key, value in document.items() if not value.strip() and key not in MAY_BE_EMPTY]
 
     @property
     def submission_status(self) -> str:
@@ -165,6 +196,14 @@ REQUEUE_OPTIONS = ("--signal", "--open-mode")
 INCOMPATIBLE_WITH_REQUEUE = ("--no-requeue", "--array", "-a")
 TIME_OPTIONS = ("--time", "-t")
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
+
+
+# Allowed values of container.runtime by launcher; None: without a container.
+CONTAINER_RUNTIMES: dict[str, tuple[str | None, ...]] = {
+    "torchrun": (None,),
+    "docker": ("docker",),
+    "slurm": (None, "pyxis", "apptainer"),
+}
 
 
 class Container(Settings):
@@ -291,7 +330,7 @@ class Launch(Settings):
 
     @model_validator(mode="after")
     def _check_launcher(self) -> Self:
-        runtimes = {"torchrun": (None,), "docker": ("docker",), "slurm": (None, "pyxis", "apptainer")}[self.launcher]
+        runtimes = CONTAINER_RUNTIMES[self.launcher]
         runtime = self.container.runtime if self.container else None
         if runtime not in runtimes:
             allowed = " or ".join(f"container.runtime {name}" if name else "no container" for name in runtimes)
@@ -506,12 +545,31 @@ STRATIFIED = (
 )  # balancing strategies that draw a fixed number of samples of each length stratum
 
 
+class Reproduces(Settings):
+    """The published result that a system reproduces, for `podium compare --published`."""
+
+    round: str = Field(max_length=300, description="Round of MLPerf Training, such as v5.0")
+    submitter: str = Field(max_length=300, description="Submitter of the result")
+    system: str = Field(max_length=300, description="Name of the system in that round")
+    seconds: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(), max_length=1000, description="Time of each published run that reached the target"
+    )
+    samples: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(), max_length=1000, description="Samples to target of these runs, as far as their logs state them"
+    )
+
+
 class RunConfig(Settings):
     """Complete configuration of a run. podium.run.prepare resolves values that are still None here."""
 
     system: str = Field(pattern=SYSTEM_NAME, description="Name of the system's file; not a key")
-    description: Description = Field(description="MLPerf's description of the system")
+    description: Description = Field(
+        default=Description(), description="MLPerf's description of the system; may be left out until a submission"
+    )
     launch: Launch = Field(description="Start of the run's processes")
+    reproduces: Reproduces | None = Field(
+        default=None, description="The published result that the system reproduces; unset: none"
+    )
     implementation: Literal["pytorch"] = Field(
         default="pytorch", description="Implementation: a folder of `implementations/`"
     )

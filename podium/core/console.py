@@ -1,13 +1,29 @@
 """Output of the command line: errors and progress on standard error, tables and findings on standard output."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -32,10 +48,21 @@ def print_text(text: object) -> None:
 
 
 def print_json(document: object) -> None:
-    """Print a JSON document to standard output; unprintable characters are written as JSON escapes."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    """Print a JSON document to standard output; unprintable characters are written as JSON escapes.
+
+    Numbers that are not finite, which JSON does not have, are null.
+    """
+    text = json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)
     for line in text.split("\n"):
         print(line if line.isprintable() else "".join(o if is_printable(o) else json.dumps(o)[1:-1] for o in line))
+
+
+def _finite(document: object) -> object:
+    if isinstance(document, Mapping):
+        return {key: _finite(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [_finite(value) for value in document]
+    return None if isinstance(document, float) and not math.isfinite(document) else document
 
 
 errors = Console(stderr=True, soft_wrap=True)
@@ -46,8 +73,65 @@ MARKS: Mapping[Severity, tuple[str, str]] = MappingProxyType(
 UNKNOWN = "–"
 
 
+@dataclass
+class Verbosity:
+    """How much this process prints to standard error: the options -v and -q."""
+
+    level: int = 0  # -1: results and errors only; 1: commands and times too
+    started: float = 0.0
+
+    @property
+    def quiet(self) -> bool:
+        return self.level < 0
+
+    @property
+    def verbose(self) -> bool:
+        return self.level > 0
+
+    @property
+    def options(self) -> list[str]:
+        """The option for a Podium process that runs in this one's place, as in a container."""
+        return ["--verbose"] if self.verbose else ["--quiet"] if self.quiet else []
+
+    @property
+    def time(self) -> str:
+        """With -v: the seconds since the command began, to be printed before a note."""
+        return f"[{time.monotonic() - self.started:7.1f} s] " if self.verbose else ""
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Time a command; with -v its duration is printed at the end, also if it fails."""
+        self.started = time.monotonic()
+        try:
+            yield
+        finally:
+            if self.verbose:
+                print_line(errors, f"{self.time}end of the command", "dim")
+
+
+verbosity = Verbosity()
+
+
+def print_status(text: str) -> None:
+    """Print a line about what is done now to standard error, with -v after the time; nothing with -q."""
+    if not verbosity.quiet:
+        print_line(errors, f"{verbosity.time}{text}", "dim")
+
+
+def print_command(argv: Sequence[str]) -> None:
+    """With -v: print a command that is about to be run, to standard error and quoted for a shell."""
+    if verbosity.verbose:
+        print_line(errors, f"{verbosity.time}$ {shlex.join(map(str, argv))}", "dim")
+
+
+def print_note(message: str) -> None:
+    """Print a note to standard error, after `podium:`; nothing with -q."""
+    if not verbosity.quiet:
+        print_message(message)
+
+
 def print_message(message: str) -> None:
-    """Print an error, a warning or a note to standard error, after `podium:`."""
+    """Print an error or a warning to standard error, after `podium:`."""
     errors.print("podium:", style="red", end=" ")
     errors.print(printable(message, keep="\n\t"), markup=False, highlight=False)
 
@@ -111,9 +195,26 @@ def _title(title: str | None) -> Text | None:
     return None if title is None else Text(printable(title), "table.title")
 
 
-def progress_bar() -> Progress:
-    """A progress bar with elapsed and remaining time; invisible unless standard error is a terminal."""
-    return Progress(
+class _TaskProgress(Progress):
+    """A progress bar that also prints each task as a line with the time, with -v."""
+
+    def add_task(self, description: str, *args: Any, **fields: Any) -> TaskID:
+        if verbosity.verbose:
+            print_status(f"{description} …")
+        return super().add_task(description, *args, **fields)
+
+
+NOTICE_SECONDS = 1.0  # before anything is shown of an operation
+REPEAT_SECONDS = 30.0  # between lines where standard error is not a terminal
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A progress bar with elapsed and remaining time; a line with the share done where there is no terminal.
+
+    Nothing is shown with -q.
+    """
+    bar = _TaskProgress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
@@ -122,5 +223,69 @@ def progress_bar() -> Progress:
         TimeRemainingColumn(),
         console=errors,
         transient=True,
-        disable=not errors.is_terminal,
+        disable=verbosity.quiet or not errors.is_terminal,
     )
+    shown = bar if errors.is_terminal else _repeated_lines(lambda: _describe_tasks(bar), announced=verbosity.verbose)
+    with shown:
+        yield bar
+
+
+@contextmanager
+def waiting(text: str, announced: bool = False) -> Iterator[None]:
+    """Show on standard error what is being done, if it takes longer than NOTICE_SECONDS.
+
+    A terminal shows a spinner and the elapsed time until the end; elsewhere it is a line, repeated with the elapsed
+    seconds. `announced` is whether the text was already printed. No other progress bar may be shown inside.
+    """
+    if verbosity.quiet:
+        yield
+        return
+    if not errors.is_terminal:
+        with _repeated_lines(lambda: f"{printable(text)} …", announced):
+            yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    bar = Progress(*columns, console=errors, transient=True)
+    bar.add_task(f"{printable(text)} …", total=None)
+    timer = threading.Timer(NOTICE_SECONDS, bar.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it may be starting the bar
+        bar.stop()
+
+
+def _describe_tasks(bar: Progress) -> str:
+    task = bar.tasks[-1] if bar.tasks else None
+    if task is None:
+        return ""
+    return f"{task.description} …" + (f" {task.percentage:.0f}%" if task.total else "")
+
+
+@contextmanager
+def _repeated_lines(text: Callable[[], str], announced: bool = False) -> Iterator[None]:
+    """Print `text()` after NOTICE_SECONDS, unless it was announced, and every REPEAT_SECONDS with the elapsed time.
+
+    Nothing is printed with -q.
+    """
+    ended = threading.Event()
+
+    def show() -> None:
+        if verbosity.quiet or ended.wait(NOTICE_SECONDS):
+            return
+        if not announced and (line := text()):
+            print_line(errors, line, "dim")
+        seconds = NOTICE_SECONDS
+        while not ended.wait(REPEAT_SECONDS):
+            seconds += REPEAT_SECONDS
+            print_line(errors, f"{text()} {seconds:.0f} s", "dim")
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -2,13 +2,41 @@
 
 Each message names the file, the key, what was found, what is allowed and what to do. The entry point of a process
 catches them, prints the message and exits with the exit code. All other exceptions are defects of the program.
+
+Exit codes, the same for all commands: 0 done, 1 WorkError, 2 UsageError; 130 after Ctrl-C and 143 after another stop
+signal, whether or not a checkpoint was saved.
 """
 
+import signal
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+EXIT_CODES = (0, 1, 2, 130, 143)
+KEYBOARD_SIGNALS = (signal.SIGINT, signal.SIGQUIT)  # Ctrl-C and Ctrl-\; the others are sent by programs
+_last_stop_signal: list[int] = []
+
+
+def stop_exit_code(number: int | None) -> int:
+    """The exit code after a stop signal: 130 for one from the keyboard, else 143, also for a closed terminal."""
+    return 130 if number in KEYBOARD_SIGNALS else 143
+
+
+def record_stop_signal(number: int) -> None:
+    """Record the signal that stops this process; later errors have its exit code. For signal handlers."""
+    _last_stop_signal[:] = [number]
+
+
+def clear_stop_signal() -> None:
+    """Forget the recorded signal, at the start of a command."""
+    _last_stop_signal.clear()
+
+
+def recorded_exit_code(default: int) -> int:
+    """The exit code of the recorded signal; `default` if this process got none, such as if only its children did."""
+    return stop_exit_code(_last_stop_signal[0]) if _last_stop_signal else default
 
 
 class PodiumError(Exception):
@@ -24,9 +52,16 @@ class WorkError(PodiumError):
 
 
 class StoppedAfterSaving(PodiumError):
-    """The run was stopped by a signal (SIGTERM, Ctrl-C) after it saved a checkpoint, from which it can be resumed."""
+    """The run was stopped by a signal (SIGTERM, Ctrl-C) after it saved a checkpoint, from which it can be resumed.
+
+    A rank ends with exit code 143, since it is stopped by SIGTERM; `podium run` ends with the code of its signal.
+    """
 
     exit_code = 143  # 128 + SIGTERM
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = recorded_exit_code(default=143)
 
 
 class UsageError(PodiumError, ValueError):
@@ -42,7 +77,9 @@ class Interrupted(BaseException):
     failures and continues does not catch it.
     """
 
-    exit_code = 130  # 128 + SIGINT
+    def __init__(self, message: str = "interrupted") -> None:
+        super().__init__(message)
+        self.exit_code = recorded_exit_code(default=130)
 
 
 def attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, PodiumError | None]:

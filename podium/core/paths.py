@@ -11,7 +11,6 @@ import re
 import sys
 from base64 import urlsafe_b64decode
 from hashlib import sha256
-from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
@@ -107,6 +106,8 @@ def _hides_podium(entry: str) -> bool:
 
 def _recorded_hash(name: str) -> bytes | None:
     """SHA-256 of an installed file from the RECORD of Podium's distribution; None if it is not recorded."""
+    from importlib import metadata  # here, since it takes long to import and a clone does not need it
+
     try:
         recorded = metadata.distribution("podium").read_text("RECORD") or ""
     except metadata.PackageNotFoundError:

@@ -1,5 +1,6 @@
 """Untrusted text made safe for display in a terminal, in HTML and SVG, or on a single line."""
 
+import difflib
 import re
 from collections.abc import Sequence
 from unicodedata import category
@@ -46,11 +47,11 @@ def label(text: str, longest: int) -> str:
     return for_html(" ".join(text.split()) or "–", longest)
 
 
-def one_line(text: str) -> str:
-    """One line of at most LONGEST_LINE characters, with runs of spaces and unprintable characters as one space."""
-    start = text[: 4 * LONGEST_LINE]  # bounds the time for a huge text
+def one_line(text: str, longest: int = LONGEST_LINE) -> str:
+    """One line of at most `longest` characters, with runs of spaces and unprintable characters as one space."""
+    start = text[: 4 * longest]  # bounds the time for a huge text
     readable = "".join(character if character.isprintable() else " " for character in start)
-    return " ".join(readable.split())[:LONGEST_LINE]
+    return " ".join(readable.split())[:longest]
 
 
 def truncate(text: str, longest: int) -> str:
@@ -58,10 +59,22 @@ def truncate(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
+def shorten_middle(text: str, longest: int) -> str:
+    """Truncate text to at most `longest` characters, with … in place of its middle."""
+    kept = max(longest, 1) - 1
+    return text if len(text) <= longest else f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+
 def format_list(names: Sequence[str], most: int = 12) -> str:
     """Join the first `most` names with commas, and append the number of the others, such as ` and 3 more`."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """Return ` (did you mean …?)` with the name that is most like one that does not exist; empty if none is."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def short_repr(value: object) -> str:

@@ -46,6 +46,7 @@ class DiagnosticContext:
     # `busy`: share of this process's processors that other processes used; `processors`: their number; `memory`: bytes
     # available; `limit`: open files. Empty if this machine would not take part in the run.
     machine: Mapping[str, float] = field(default_factory=dict)
+    other_accelerators: tuple[str, ...] = ()  # of this machine, of kinds that Podium does not support: `2× AMD GPU`
     host: Lookup | None = None  # this machine's name; None if this machine would not take part in the run
     rendezvous: Lookup | None = None  # None for a single node
 

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
+from podium.config.schema import is_stated
 from podium.core.finding import Finding, Severity, check_result
 from podium.core.processes import processors
 from podium.doctor.context import DiagnosticContext
@@ -61,12 +62,15 @@ def check_gpus(context: DiagnosticContext) -> Iterable[Finding]:
         found = f"description.accelerators_per_node is {described.accelerators_per_node}"
         yield Finding("GPUs described", "error", found, f"{processes}, as are used", "describe what is used")
     names = sorted({gpu["name"] for gpu in gpus})
-    other = [name for name in names if not _same_model(described.accelerator_model_name, name)]
-    if other:
-        found = f"{', '.join(other)}; description.accelerator_model_name is {described.accelerator_model_name}"
+    model = described.accelerator_model_name
+    other = [name for name in names if not _same_model(model, name)]
+    if names and not is_stated(model):
+        yield Finding("GPU model", "ok", ", ".join(names), "any; description.accelerator_model_name is not stated")
+    elif other:
+        found = f"{', '.join(other)}; description.accelerator_model_name is {model}"
         yield Finding("GPU model", "error", found, "the one described", "describe the GPU that is used")
     elif names:
-        yield Finding("GPU model", "ok", ", ".join(names), described.accelerator_model_name)
+        yield Finding("GPU model", "ok", ", ".join(names), model)
     used = [g["total_bytes"] - g["free_bytes"] for g in gpus[:processes]]
     if used and max(used) > MAX_USED_BYTES:
         found = f"{max(used) / GIB:.1f} GiB of GPU {used.index(max(used))} are in use"

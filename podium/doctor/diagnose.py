@@ -13,14 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from podium.config.load import load_system, system_names, write_resolved
+from podium.config.load import load_system, resolve_system, system_names, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.console import print_message
+from podium.core.console import print_message, waiting
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
-from podium.doctor import devices, filesystem, network, rules, versions
+from podium.doctor import accelerators, devices, filesystem, network, rules, versions
 from podium.doctor.context import DiagnosticContext, Places
 from podium.launch.container import exec_launcher, launcher_argv, run_options
 from podium.launch.launch import require_torch
@@ -36,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     versions.check_python,
     versions.check_libraries,
     versions.check_torch,
+    accelerators.check_accelerators,
     devices.check_implementation,
     devices.check_gpus,
     devices.check_memory,
@@ -127,9 +128,12 @@ def diagnose(
     if system not in system_names() and not Path(system).is_file():
         load_system(system)  # raises the UsageError, which must not become a finding
     try:
-        config = load_system(system, recipe, settings)
+        loaded = resolve_system(system, recipe, settings)
     except UsageError as error:
         return [_configuration_finding(line) for line in str(error).splitlines()]
+    config = loaded.config
+    for warning in loaded.warnings:
+        print_message(f"warning: {warning}")
     if config.launch.launcher != "torchrun":
         inside = load_system(system, recipe, settings, paths_as_written=True)
         return diagnose_remotely(inside, places(), system, run_options(1, recipe, settings, as_json), node_rank)
@@ -137,7 +141,9 @@ def diagnose(
     if node_rank > 0:
         run_worker_node(config, node_rank, places().runs, on_progress)
         return None
-    return run_checks(collect_context(config, places(), on_progress))
+    context = collect_context(config, places(), on_progress)
+    with waiting("Comparing what was found with the configuration"):
+        return run_checks(context)
 
 
 def places() -> Places:
@@ -147,6 +153,7 @@ def places() -> Places:
 
 def collect_context(config: RunConfig, places: Places, on_progress: Callable[[str], None]) -> DiagnosticContext:
     """Collect the input of the checks; errors on the way become its `*_fault` fields."""
+    on_progress("Looking at this machine and its network")
     load = devices.measure_machine()  # first, before this command's processes are a load themselves
     host, rendezvous = network.look_up_host(), network.look_up_rendezvous(config)
     with ExitStack() as stack:
@@ -155,12 +162,15 @@ def collect_context(config: RunConfig, places: Places, on_progress: Callable[[st
         folder = RunFolder(stack.enter_context(_folder(places.runs / config.system)))
         write_resolved((prepared or config).model_copy(update={"seed": config.seed or 0}), folder.config)
         on_progress("Trying a step on this machine")
-        device, device_fault = attempt(call_entry_point, config.implementation, "doctor", [str(folder.config)])
+        with waiting("Trying a step on this machine", announced=True):
+            device, device_fault = attempt(call_entry_point, config.implementation, "doctor", [str(folder.config)])
         ranks: Mapping[str, Any] | None = None
         if nodes is not None:
             several = config.launch.ranks > 1
-            on_progress(f"Starting {config.launch.ranks} ranks" if several else "Starting the rank")
-            ranks, fault = attempt(_diagnose_ranks, config, folder, nodes)
+            starting = f"Starting {config.launch.ranks} ranks" if several else "Starting the rank"
+            on_progress(starting)
+            with waiting(starting, announced=True):
+                ranks, fault = attempt(_diagnose_ranks, config, folder, nodes)
     faults = str(device_fault or ""), str(fault or "")
     return DiagnosticContext(
         config,
@@ -172,6 +182,7 @@ def collect_context(config: RunConfig, places: Places, on_progress: Callable[[st
         ranks,
         faults[1],
         machine=load,
+        other_accelerators=tuple(accelerators.other_accelerators()),
         host=host,
         rendezvous=rendezvous,
     )

@@ -8,13 +8,12 @@ from statistics import median
 
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_tiny_samples
 from benchmarks.bert.rules import RULESETS, TARGET_ACCURACY
+from podium.config.schema import MAY_BE_EMPTY, is_stated
 from podium.core.finding import Finding, Severity, check_result
 from podium.core.paths import INSTALLED
 from podium.doctor.context import DiagnosticContext
 from podium.run.source import ADD_LICENCE, NO_LICENCE, has_licence
 
-NOT_STATED = ("", "not stated", "unknown", "todo", "tbd", "?")
-MAY_BE_EMPTY = ("hw_notes", "sw_notes", "other_software_stack")
 # Samples to target are compared between batch sizes up to this ratio: beyond it they differ by the batch size itself.
 MAX_BATCH_RATIO = 1.5
 
@@ -29,13 +28,8 @@ class SamplesNeeded:
     systems: int  # number of systems
 
 
-def is_stated(text: str) -> bool:
-    """Whether a field of a description has a value, and not a placeholder such as `unknown`."""
-    return text.strip().lower() not in NOT_STATED
-
-
 def check_description(context: DiagnosticContext) -> Iterable[Finding]:
-    """Fields of the description without a value."""
+    """Fields of the description without a value; only a submission, which has a submitter, needs them."""
     described = context.config.description.model_dump(by_alias=True)
     missing = [
         key
@@ -43,8 +37,11 @@ def check_description(context: DiagnosticContext) -> Iterable[Finding]:
         if not is_stated(str(value)) and (str(value).strip() or key not in MAY_BE_EMPTY)
     ]
     found = f"{len(missing)} fields not stated: {', '.join(missing)}" if missing else f"all {len(described)} fields"
-    advice = "fill them in under description: before a result is published"
-    yield check_result("description", not missing, found, "all fields stated", advice, "warning")
+    advice = "a run does not need them; state them under description: before a submission"
+    if context.config.description.submitter:
+        yield check_result("description", not missing, found, "all fields stated", advice, "warning")
+    else:
+        yield Finding("description", "ok", f"no submitter; {found}", "none for a run; all fields for a submission")
 
 
 def check_counts(context: DiagnosticContext) -> Iterable[Finding]:

@@ -19,8 +19,8 @@ from typing import NoReturn
 
 from podium.config.load import SYSTEMS, system_path
 from podium.config.schema import RunConfig
-from podium.core.console import print_message
-from podium.core.errors import Interrupted, UsageError, WorkError
+from podium.core.console import print_command, print_message, verbosity
+from podium.core.errors import EXIT_CODES, Interrupted, UsageError, WorkError
 from podium.core.files import make_folder
 from podium.core.paths import INSTALLED, SHIPPED_FOLDER, WORKING_FOLDER
 from podium.launch.mounts import IMAGE_FILES, SHARED, container_errors, mount_options, unmounted_paths_warning
@@ -30,6 +30,7 @@ def job_name(system: str) -> str:
     return f"podium-{system}"
 
 
+JOB_SCRIPT = SHIPPED_FOLDER / "docker" / "slurm.sub"
 POLL_SECONDS = 5.0
 # Part of launch.requeue.signal_seconds that is left for requeueing the job after the deadline for saving the run.
 REQUEUE_SECONDS = 20
@@ -120,7 +121,13 @@ def _wait_for_job(job: str) -> int:
 
 
 def _final_exit_code(job: str, exit_code: int) -> int:
-    """The job's exit code, or 1 where Slurm ended it while it was pending, for which `sbatch --wait` returns 0."""
+    """The job's exit code, or 1 where Slurm ended it while it was pending, for which `sbatch --wait` returns 0.
+
+    Codes that Podium does not have, such as 137 of a job that was killed, are 1 as well.
+    """
+    if exit_code not in EXIT_CODES:
+        print_message(f"the Slurm job {job} ended with exit code {exit_code}, which is not one of Podium's")
+        return 1
     state = _job_state(job).name if exit_code == 0 else ""
     if state in ("", "COMPLETED", *UNFINISHED_STATES):
         return exit_code
@@ -137,7 +144,7 @@ def run_options(runs: int, recipe: str | None, settings: Sequence[str], as_json:
     argv = ["--runs", str(runs)] if runs > 1 else []
     argv += ["--recipe", recipe] if recipe is not None else []
     argv += [argument for setting in settings for argument in ("--set", setting)]
-    return [*argv, *(["--json"] if as_json else [])]
+    return [*argv, *(["--json"] if as_json else []), *verbosity.options]
 
 
 def resume_options(config: RunConfig, folder: Path, settings: Sequence[str], as_json: bool) -> list[str]:
@@ -201,6 +208,7 @@ def exec_launcher(config: RunConfig, argv: Sequence[str]) -> NoReturn:
     for name in (*SHARED, f"runs/{config.system}"):
         make_folder(WORKING_FOLDER / name)
     os.chdir(WORKING_FOLDER)
+    print_command(argv)
     if config.launch.launcher == "slurm":
         sys.exit(submit_and_wait(config.system, argv))
     os.execvp(argv[0], list(argv))  # noqa: S606 — no shell parses it
@@ -238,7 +246,7 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
         argv += [f"--time={requeue.time_limit}"] if requeue.time_limit is not None else []
     argv += config.launch.slurm_options
     submitted = argv[2:]
-    argv.append(str(SHIPPED_FOLDER / "docker" / "slurm.sub"))
+    argv.append(str(JOB_SCRIPT))
     argv += ["--doctor"] if command == "doctor" else []
     if requeue is not None:
         argv += ["--requeue", *(argument for option in submitted for argument in ("--resubmit", option))]

@@ -65,14 +65,16 @@ def _rank_lines(lines: Iterable[str]) -> list[str]:
 
 def _cause_line(lines: Sequence[str]) -> str:
     """The exception that ended a rank, else the message of a crash, else the last line, marked as such."""
+    return raised_line(lines) or (f"the last line that was printed: {lines[-1]}" if lines else "")
+
+
+def raised_line(lines: Sequence[str]) -> str:
+    """The exception that ended a process, else the message of a crash; empty if the lines have neither."""
     raised = list(_exception_lines(lines))
     # Ranks whose peer has died raise connection errors, before or after the failed rank prints its own.
     primary = [line for line in raised if not SECONDARY_ERROR.search(line)]
     crashes = [line for line in lines if CRASH.match(line)]
-    for found in (primary, crashes, raised):
-        if found:
-            return found[-1]
-    return f"the last line that was printed: {lines[-1]}" if lines else ""
+    return next((found[-1] for found in (primary, crashes, raised) if found), "")
 
 
 def _exception_lines(lines: Sequence[str]) -> Iterable[str]:

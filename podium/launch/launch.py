@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import IO
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError
+from podium.core.console import print_command
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError, record_stop_signal
 from podium.core.files import private_folder, require_disk_space, user_cache_folder, write_error
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, child_environment
@@ -24,6 +25,7 @@ from podium.core.process_tree import DescendantProcesses, adopted_orphans, send_
 from podium.core.processes import discard_closed_terminal_output, end_with_parent, stop_signals
 from podium.launch.addresses import interface_of
 from podium.launch.failure_cause import find_root_cause
+from podium.launch.gpu_power import sampled_power
 from podium.launch.progress_watch import HEARTBEATS, ProgressWatch, make_heartbeats
 from podium.launch.timeouts import shutdown_environment, shutdown_seconds
 
@@ -149,6 +151,9 @@ def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
     interface = interface_of(node.address or LOOPBACK)
     if interface is not None:
         defaults["GLOO_SOCKET_IFNAME"] = interface
+    if config.launch.device == "cuda":
+        # NCCL's watchdog would write a pickle to a predictable name in /tmp; ours writes JSON to the run's folder.
+        defaults["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"
     return {name: os.environ.get(name, value) for name, value in defaults.items()} | variables
 
 
@@ -196,13 +201,16 @@ def run_processes(
         tempfile.TemporaryDirectory(prefix="podium_", ignore_cleanup_errors=True) as folder_name,
         shared_lock(folder.lock) as lock,
         _open_output(node.output(folder)) as output,
+        sampled_power(config, folder, node.rank) if entry == "train" else nullcontext(),
         _interruptible() as interrupted,
         adopted_orphans(),
     ):
         private = Path(folder_name)
         make_heartbeats(private / HEARTBEAT_FILE, config.launch.processes_per_node)
+        argv = command(config, folder, entry, options, node, private)
+        print_command(argv)
         process = subprocess.Popen(
-            command(config, folder, entry, options, node, private),
+            argv,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -264,6 +272,7 @@ def _interruptible() -> Iterator[threading.Event]:
     event = threading.Event()
 
     def interrupt(number: int, _: object) -> None:
+        record_stop_signal(number)
         if number == signal.SIGHUP:
             discard_closed_terminal_output()
         event.set()

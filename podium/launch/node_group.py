@@ -64,6 +64,7 @@ class NodeGroup:
     def __init__(self, runs: Path = Path()) -> None:
         """`runs` is the folder that all nodes share, with the folder of every run below it."""
         self.runs, self.node, self.others = runs, SINGLE_NODE, list[NodeConnection]()
+        self.hosts = {0: socket.gethostname()}  # host names by node
         self.data = NodeData()  # verified on this node
         self._data_change = ""  # first node whose data was changed during the run, and the message
         self._running: list[NodeConnection] = []  # nodes whose processes have not ended
@@ -254,6 +255,7 @@ def _accept_workers(group: NodeGroup, config: RunConfig, note: Callable[[str], N
                         if _admit(connection, hello, missing):
                             missing.remove(hello.rank)
                             group.others.append(connection)
+                            group.hosts[hello.rank] = hello.host
         finally:
             for connection in pending:
                 connection.shut_down()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.bert.rules import RULESETS
+from podium.core.console import print_command
 
 
 def check_compliance(result: Path, rulesets: Sequence[str] = RULESETS) -> dict[str, str]:
@@ -22,6 +23,7 @@ def _run_checker(result: Path, ruleset: str) -> str:
         # A subprocess: the checker keeps state in module globals, so each check has its own.
         module = [sys.executable, "-m", "mlperf_logging.compliance_checker"]
         arguments = ["--usage", "training", "--ruleset", ruleset, str(result.resolve())]
+        print_command([*module, *arguments])
         done = subprocess.run(module + arguments, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode == 0 and "SUCCESS" in done.stdout + done.stderr:
         return ""

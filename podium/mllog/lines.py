@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from podium.core.errors import UsageError, WorkError
+from podium.mllog.anomaly_kinds import DAMAGED, KINDS
 
 MAX_DEPTH = 32
 MAX_VALUES = 10_000
@@ -179,28 +180,11 @@ class Anomaly(NamedTuple):
 
     line: int  # from 1; of several lines the first; 0 for the whole log
     message: str  # a sentence fragment
-    kind: str = ""  # identifier: a key of HARMLESS or DAMAGED, or one of mllog/read.py
+    kind: str = ""  # a key of KINDS
 
 
-# Kinds of anomalies that change no event, and the description of several such lines.
-HARMLESS = {
-    "crlf": "line(s) end in CR LF",
-    "lone_cr": "line(s) end in a lone CR",
-    "prefix": "line(s) have something before the token",
-    "keyboard": "line(s) have backspaces before the token, as from a keyboard",
-}
-# Kinds of anomalies that lose or change an event, and the description of several such lines.
-DAMAGED = {
-    "long_line": f"line(s) are longer than {MAX_LINE:,} bytes and not read",
-    "two_events": "line(s) have more than one event, of which only the last is read",
-    "token": "line(s) have a damaged token",
-    "json": "line(s) cannot be read",
-    "fields": "line(s) are not events",
-    "event": "line(s) are events with invalid metadata, or with an invalid or missing event_type",
-    "not_utf8": "line(s) are not UTF-8 and read as Latin-1",
-    "odd_json": "line(s) have numbers or duplicate keys that JSON does not allow",
-    "cut_off": "last line is cut off",
-}
+# Kinds whose lines change no event; all lines of a log are one anomaly.
+HARMLESS = ("crlf", "lone_cr", "prefix", "keyboard")
 
 
 class Limits(NamedTuple):
@@ -250,9 +234,9 @@ def parse_stream(stream: BinaryIO, limits: Limits | None = None) -> Iterator[Eve
     for kind, count in counts.items():
         line, what = first[kind]
         if kind in HARMLESS:
-            yield Anomaly(line, f"{count:,} {HARMLESS[kind]}{what}", kind)
+            yield Anomaly(line, f"{count:,} {KINDS[kind].lines}{what}", kind)
         elif count > MAX_REPORTED:
-            yield Anomaly(line, f"{count:,} {DAMAGED[kind]} in all", kind)
+            yield Anomaly(line, f"{count:,} {KINDS[kind].lines} in all", kind)
 
 
 def _split_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None, bytes]]:

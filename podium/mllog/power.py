@@ -17,7 +17,8 @@ from mlperf_logging.mllog import constants
 from podium.core.errors import PodiumError
 from podium.core.files import sha256_of
 from podium.core.text import one_line, short_repr
-from podium.mllog.lines import DAMAGED, Anomaly, Event, read_lines
+from podium.mllog.anomaly_kinds import DAMAGED
+from podium.mllog.lines import Anomaly, Event, read_lines
 from podium.mllog.run import as_number
 
 POWER = "power"  # the folder of power logs, beside the logs of the runs
@@ -98,9 +99,10 @@ def list_power_folder(log: Path) -> PowerFolder:
 
 
 def digest_of(folder: PowerFolder) -> str:
-    """Return a hash of the names and contents of the power logs, the key of a cache. Raises WorkError."""
+    """Return a hash of the folder's name and of its power logs, the key of a cache. Raises WorkError."""
     names = "".join(f"{log.name}\0{sha256_of(log)}\0" for log in (*folder.nodes, *folder.switches))
-    return hashlib.sha256(names.encode("utf-8", errors="surrogateescape")).hexdigest()
+    # The folder's name is in the messages that are cached under this hash.
+    return hashlib.sha256(f"{folder.path.name}\0{names}".encode("utf-8", errors="surrogateescape")).hexdigest()
 
 
 def read_power(folder: PowerFolder, digest: str) -> RunPower:

@@ -11,6 +11,10 @@ from podium.mllog.run import BERT, RunLog, as_number, build_run_log
 
 LATEST_MS = 1e13  # in the year 2286: upper bound on plausible times
 INTEGER_KEYS = ("train_samples", "eval_samples", "global_batch_size", "seed")
+FIGURE_KEYS = ("train_samples", "global_batch_size")  # the INTEGER_KEYS that a figure depends on
+TIMED_KEYS = ("run_start", "run_stop", "eval_start", "eval_stop", "eval_accuracy")  # their times are in figures
+# Larger steps back are errors of a clock. In rounds 4.1 and 5.1, those between the clocks of ranks are up to 117 ms.
+MAX_CLOCK_STEP_MS = 1_000
 INTERVAL_KEYS = tuple(
     f"{name}_{end}" for name in ("init", "run", "block", "epoch", "eval") for end in ("start", "stop")
 )
@@ -35,22 +39,30 @@ def _check_times(log: RunLog) -> Iterator[Anomaly]:
 
 
 def _check_order(log: RunLog) -> Iterator[Anomaly]:
+    """Steps back in time: of more than MAX_CLOCK_STEP_MS between events that figures depend on, or any other."""
     plausible = [event for event in log.events if 0 < event.time_ms < LATEST_MS]
-    times = [event.time_ms for event in plausible]
-    steps = map(operator.sub, times[1:], times)
-    back = [(step, event) for step, event in zip(steps, plausible[1:], strict=True) if step < 0]
-    if back:
-        step, event = min(back, key=lambda pair: pair[0])
-        what = f"is {-step:,.0f} ms earlier than the line before it, the largest of {len(back):,} such step(s)"
-        yield Anomaly(event.line, what, "backwards")
+    # Checkpoints that are evaluated after the run, in any order, have later times than run_stop.
+    during = log.rules is None or not log.rules.offline_evaluation
+    timed = [event for event in plausible if event.key in TIMED_KEYS] if during else []
+    for kind, events, smallest in (("clock", timed, MAX_CLOCK_STEP_MS), ("backwards", plausible, 0)):
+        times = [event.time_ms for event in events]
+        steps = map(operator.sub, times[1:], times)
+        back = [(step, event) for step, event in zip(steps, events[1:], strict=True) if step < -smallest]
+        if back:
+            step, event = min(back, key=lambda pair: pair[0])
+            before = "the line before it" if kind == "backwards" else "the event of a run's course before it"
+            what = f"is {-step:,.0f} ms earlier than {before}, the largest of {len(back):,} such step(s)"
+            yield Anomaly(event.line, what, kind)
+            return
 
 
 def _check_integers(log: RunLog) -> Iterator[Anomaly]:
     for key in INTEGER_KEYS:
         for event in log.all(key)[:1]:
             if isinstance(event.value, bool) or not isinstance(event.value, int):
-                kind = type(event.value).__name__
-                yield Anomaly(event.line, f"has {key} {_shown(event.value)} ({kind}), not an integer", "number")
+                what = f"has {key} {_shown(event.value)} ({type(event.value).__name__}), not an integer"
+                unread = key in FIGURE_KEYS and as_number(event.value) is None
+                yield Anomaly(event.line, what, "no_number" if unread else "number")
 
 
 def _check_interval_types(log: RunLog) -> Iterator[Anomaly]:

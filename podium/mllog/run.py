@@ -34,6 +34,7 @@ HYPERPARAMETER_PREFIX = "opt_"
 HYPERPARAMETERS = frozenset(
     {
         "gradient_accumulation_steps",
+        "d_batch_size",
         "num_warmup_steps",
         "start_warmup_step",
         "max_sequence_length",
@@ -192,19 +193,21 @@ class Run:
 
     @property
     def startup_seconds(self) -> float | None:
-        """Seconds by which the first evaluation is later than `steady_rate` predicts; negative if the first steps were
-        faster."""
+        """Seconds by which the first evaluation is later than `steady_rate` predicts; None if it is earlier."""
         if not self.steady_rate:
             return None
-        return self._points_to_target[0].seconds - _known_samples(self._points_to_target[0]) / self.steady_rate
+        first = self._points_to_target[0]
+        seconds = first.seconds - _known_samples(first) / self.steady_rate
+        return seconds if seconds >= 0 else None
 
     @property
     def closing_seconds(self) -> float | None:
-        """Seconds from the evaluation that reached the target to run_stop."""
+        """Seconds from the evaluation that reached the target to run_stop; None if it was evaluated after that."""
         point = self._target_point
         if point is None or self.seconds is None or not self.converged:
             return None
-        return None if self.rules is not None and self.rules.offline_evaluation else self.seconds - point.seconds
+        offline = self.rules is not None and self.rules.offline_evaluation
+        return None if offline or point.seconds > self.seconds else self.seconds - point.seconds
 
     @property
     def _target_point(self) -> Point | None:

@@ -23,6 +23,7 @@ from podium.mllog.lines import Event, parse_stream
 
 # Podium's key in the log of a run that was restarted from a checkpoint: such a log must not be submitted.
 RESTARTED = "podium_restarted"
+PROFILED = "podium_profiled"  # likewise for a run of which steps were profiled, with their number
 # Podium's key in the log of a run during which the machine's clock was set, by that number of seconds.
 CLOCK_STEPPED = "podium_clock_stepped"
 # Ranks differ in their samples only: each has the whole model and whole sequences, and no layer has experts.
@@ -103,7 +104,7 @@ class ResultLog:
         """Log the submission's description, whether caches were cleared, and the start of initialisation."""
         description = config.description
         self.event(constants.SUBMISSION_BENCHMARK, constants.BERT)
-        self.event(constants.SUBMISSION_ORG, description.submitter)
+        self.event(constants.SUBMISSION_ORG, description.logged_submitter)
         self.event(constants.SUBMISSION_DIVISION, description.division)
         self.event(constants.SUBMISSION_STATUS, description.submission_status)
         self.event(constants.SUBMISSION_PLATFORM, description.system_name)
@@ -142,6 +143,10 @@ class ResultLog:
     def log_restart(self, number: int, samples: int) -> None:
         """Log the `number`-th restart of the run, after `samples` samples: it cannot be submitted."""
         self.event(RESTARTED, number, epoch_num=samples)
+
+    def log_profile(self, steps: int) -> None:
+        """Log that steps of the run are profiled: it cannot be submitted."""
+        self.event(PROFILED, steps)
 
     def log_block_start(self, samples: int, samples_in_block: int) -> None:
         """Log the start of a block after `samples` samples, which is the unit of epoch_num."""

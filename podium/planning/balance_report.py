@@ -88,7 +88,7 @@ class Balance:
     max_over_mean_cost: float
     max_over_mean_cost_p99: float
     padding_share: float
-    least_cost: float  # lower bound on the mean of max/mean of cost for these samples and counts
+    lower_bound_cost: float  # lower bound on the mean of max/mean of cost for these samples and counts
     milliseconds: float  # median time to compute one step's assignment
     communication: str
     bytes_per_step: float  # sent by a rank if each rank stores other shards, as in the published system
@@ -132,7 +132,7 @@ def balance_report(
         raise UsageError(next(iter(impossible.values())))
     return {
         "strategies": {name: vars(balance) for name, balance in found.items()},
-        "impossible": impossible,
+        "infeasible": impossible,
         "steps": steps,
         "packing": packing_efficiencies(histogram) if packing else None,
         "pair_cost": spec.pair_cost,
@@ -245,7 +245,7 @@ class _Tally:
             max_over_mean_cost=float(np.mean(self.costs)),
             max_over_mean_cost_p99=float(np.quantile(self.costs, 0.99)),
             padding_share=1 - self.real_tokens / float(summed.sum()),
-            least_cost=float(np.mean(self.lower_bounds)),
+            lower_bound_cost=float(np.mean(self.lower_bounds)),
             milliseconds=1000 * median(self.seconds),
             communication=self.strategy.communication,
             bytes_per_step=self.bytes_sent / len(self.seconds),

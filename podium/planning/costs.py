@@ -1,6 +1,7 @@
 """Cost model of a training step on a system: five coefficients, measured by `podium bench`.
 
-They are stored in systems/costs/NAME.json, and used only for configurations of the same model and device.
+A user's measurement is in runs/SYSTEM/costs.json; systems/costs/SYSTEM.json are shipped references, used where there
+is none. Both are used only for configurations of the same model and device.
 """
 
 import json
@@ -8,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import write_atomically
 from podium.core.json_files import read_json
-from podium.core.paths import WORKING_FOLDER, user_or_shipped_path
+from podium.core.machine import Machine, gpu_models, this_machine
+from podium.core.paths import WORKING_FOLDER, shorten_paths, user_or_shipped_path
 from podium.core.text import short_repr
+from podium.planning.accelerators import find_accelerator
 
 TERMS = ("step", "token", "pair", "masked", "sequence")
 
@@ -126,17 +129,93 @@ def _describe_differences(measured: Mapping[str, Any], wanted: Mapping[str, Any]
     return [f"{key} {measured[key]}, not {want}" for key, want in wanted.items() if measured.get(key, want) != want]
 
 
-COSTS = WORKING_FOLDER / "systems" / "costs"
+RUNS, COSTS = WORKING_FOLDER / "runs", WORKING_FOLDER / "systems" / "costs"
 
 
 def own_costs_path(system: str) -> Path:
-    """Path that `podium bench` writes a system's costs to, in the working folder."""
-    return COSTS / f"{system}.json"
+    """Path that `podium bench` writes a system's costs to: with the user's runs, not with the shipped files."""
+    return RUNS / system / "costs.json"
 
 
 def costs_path(system: str) -> Path:
-    """Path that a system's costs are read from: in the working folder, or else the shipped file."""
-    return user_or_shipped_path(own_costs_path(system))
+    """Path that a system's costs are read from: the user's measurement, or else the shipped one."""
+    own = own_costs_path(system)
+    return own if own.exists() else user_or_shipped_path(COSTS / f"{system}.json")
+
+
+Relation = Literal["this machine", "same model", "described", "another machine", "unknown machine"]
+
+
+@dataclass(frozen=True)
+class CostsOrigin:
+    """Where and when step costs were measured, and how that machine relates to this one and to the system."""
+
+    path: Path
+    date: str | None
+    machine: Machine | None
+    device: str | None  # model of the GPU, or cpu
+    relation: Relation
+    this_machine: str  # model of this machine's GPU or processor
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether steps of the system may be expected to take as long as the measured ones."""
+        return self.relation in ("this machine", "same model", "described")
+
+    @property
+    def statement(self) -> str:
+        """One line: machine, date and relation."""
+        where = self.device if self.device not in (None, "cpu") else None
+        if self.machine is not None:
+            where = f"{where or self.machine.model}{f' (host {self.machine.host})' if self.machine.host else ''}"
+        relation = {
+            "this machine": "this machine",
+            "same model": "another machine of the same model as this one",
+            "described": f"the model of the system's description; this machine: {self.this_machine}",
+            "another machine": f"another machine; this one: {self.this_machine}",
+            "unknown machine": f"whether it was one like this is not recorded: {self.this_machine}",
+        }[self.relation]
+        date = f" on {self.date}" if self.date else ""
+        return f"step costs: measured on {where or 'an unknown machine'}{date} by `podium bench` ({relation})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "path": shorten_paths(str(self.path)),
+            "date": self.date,
+            "machine": self.machine and self.machine.as_json(),
+            "device": self.device,
+            "relation": self.relation,
+            "this_machine": self.this_machine,
+            "statement": self.statement,
+        }
+
+
+def costs_origin(config: RunConfig, path: Path, measured: Mapping[str, Any]) -> CostsOrigin:
+    """Compare the machine recorded in a costs file with this one and with the system's description."""
+    machine, here = Machine.from_json(measured.get("machine")), this_machine()
+    date, device = (value if isinstance(value := measured.get(key), str) else None for key in ("date", "device"))
+    relation: Relation = "unknown machine"
+    if config.launch.device == "cpu":
+        here_model = here.model
+        if machine is not None:
+            described = config.description.host_processor_model_name.lower()
+            same = machine.same_model(here)
+            relation = (
+                "this machine" if same and machine.host == here.host else "same model" if same else "another machine"
+            )
+            if not same and machine.processor and machine.processor.lower() in described:
+                relation = "described"
+    else:
+        gpus = gpu_models()
+        here_model = gpus[0] if gpus else f"{here.model}, no NVIDIA GPU"
+        if device is not None:
+            same = device in gpus
+            kinds = [find_accelerator(name) for name in (device, config.description.accelerator_model_name)]
+            same_host = machine is not None and machine.host == here.host
+            relation = "this machine" if same and same_host else "same model" if same else "another machine"
+            if not same and kinds[0] is not None and kinds[0] == kinds[1]:
+                relation = "described"
+    return CostsOrigin(path, date, machine, device, relation, here_model)
 
 
 def with_measured_costs(config: RunConfig) -> RunConfig:

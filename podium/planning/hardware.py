@@ -69,7 +69,7 @@ def require_hardware(config: RunConfig) -> None:
     capability = kind.compute_capability if kind else None
     where = "a CPU (launch.device)"
     if not on_cpu:
-        where = config.description.accelerator_model_name
+        where = config.description.accelerator_model_name or "a GPU (launch.device)"
         if capability is not None:
             where += (
                 f" (description.accelerator_model_name), which has compute capability {_format_capability(capability)}"

@@ -8,6 +8,7 @@ from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError
 from podium.core.text import format_list
 from podium.run.records import SET_NAME, RunRecord, runs_of_set
+from podium.run.set_record import SET
 
 # Folders of other commands, by the prefix of their names.
 OTHER_COMMANDS = {
@@ -27,7 +28,8 @@ class FoundRuns(NamedTuple):
 def find_runs(paths: Sequence[Path]) -> FoundRuns:
     """Find the runs of these folders, grouped by set.
 
-    A folder is that of a run, a set, or a system, which stands for its newest set. Raises UsageError for anything else.
+    A folder is that of a run, a set, a system, which stands for its newest set, or a sweep, which stands for all its
+    sets. Raises UsageError for anything else.
     """
     by_set: dict[Path, set[Path]] = {}
     notes: list[str] = []
@@ -56,7 +58,15 @@ def _find_in_folder(path: Path, notes: list[str]) -> list[Path]:
                 f"{path}: has {len(sets):,} sets of runs; the newest is reported, {newest.name}. Others need their path"
             )
         return _runs_of_set(newest)
+    swept = [run for folder in _list_folders(path) if (folder / SET).is_file() for run in _runs_of_set(folder)]
+    if swept:
+        return swept
     raise UsageError(f"{path}: {_explain_no_runs(path)}")
+
+
+def has_runs(path: Path) -> bool:
+    """Whether the folder is that of a set with at least one run."""
+    return bool(_runs_of_set(path))
 
 
 def _runs_of_set(path: Path) -> list[Path]:

@@ -15,19 +15,8 @@ from podium.mllog.run import as_number
 from podium.report.find import FoundRuns
 from podium.report.metrics import Metrics, read_metrics
 from podium.report.rates import ResultLogs
-from podium.report.run import (
-    BROKE_OFF,
-    MISSED,
-    NO_END,
-    NOT_BEGUN,
-    REACHED,
-    SAVED,
-    TRAINED,
-    UNDER_WAY,
-    ReportedRun,
-    ReportedSet,
-    Setting,
-)
+from podium.report.run import ReportedRun, ReportedSet, Setting
+from podium.run.outcome import Outcome, finished_outcome, stopped_outcome
 from podium.run.source import read_source
 
 MAX_BYTES = 1 << 20  # of any file but the metrics; a resolved configuration has 3 kB
@@ -38,7 +27,6 @@ PHASES = ("data_wait", "forward", "backward", "synchronisation", "optimizer", "e
 MAX_PHASES = 24
 MAX_RESTARTS = 1_000
 MAX_CODES = 10
-SAVED_EXIT_CODE = 143  # 128 + SIGTERM: the run saved a checkpoint and stopped
 
 
 def read_sets(found: FoundRuns) -> list[ReportedSet]:
@@ -64,7 +52,7 @@ def _read_run(path: Path, logs: ResultLogs) -> ReportedRun:
     if summary and not totals:
         notes.append(f"{folder.summary.name}: has no totals of a run")
     failure, code = _read_failure(folder, notes)
-    source = read_source(folder.source)
+    source, hosts = read_source(folder.source), _read_json_object(folder.hosts, notes)
     restarts, seed = tuple(_read_restarts(folder, notes)), settings.get("seed")
     accuracies = tuple(one.accuracy for one in metrics.evaluations)
     rates = () if restarts else logs.rates(folder, seed if isinstance(seed, int) else None, accuracies)
@@ -85,6 +73,7 @@ def _read_run(path: Path, logs: ResultLogs) -> ReportedRun:
         failure=None if totals else failure,
         rates=rates,
         restarts=restarts,
+        hosts={key[:MAX_TEXT]: host for key, name in hosts.items() if (host := _text(name)) is not None},
         notes=tuple(notes),
     )
 
@@ -96,16 +85,15 @@ def _outcome(
     metrics: Metrics,
     failure: str | None,
     code: float | None,
-) -> str:
+) -> Outcome:
     if summary:
-        if summary.get("reached_target") is True:
-            return REACHED
-        return TRAINED if settings.get("target_accuracy", 0) is None else MISSED
+        has_target = settings.get("target_accuracy", 0) is not None
+        return finished_outcome(summary.get("reached_target") is True, 1.0 if has_target else None)
     if is_locked(folder.lock):
-        return UNDER_WAY
+        return Outcome.RUNNING
     if failure is not None:
-        return SAVED if code == SAVED_EXIT_CODE else BROKE_OFF
-    return NO_END if metrics.steps else NOT_BEGUN
+        return stopped_outcome(code)
+    return Outcome.UNFINISHED if metrics.steps else Outcome.NOT_STARTED
 
 
 def _read_text(path: Path, notes: list[str]) -> str | None:
@@ -153,7 +141,7 @@ def _read_settings(folder: RunFolder, notes: list[str]) -> dict[str, Setting]:
         notes.append(f"{folder.config.name}: is not valid YAML, so that settings are unknown")
         return {}
     found: dict[str, Setting] = {}
-    for key, value in _flatten(document, ""):
+    for key, value in flatten(document, ""):
         if len(found) == MAX_SETTINGS:
             notes.append(f"{folder.config.name}: has more than {MAX_SETTINGS} settings; the others are ignored")
             break
@@ -161,11 +149,11 @@ def _read_settings(folder: RunFolder, notes: list[str]) -> dict[str, Setting]:
     return found
 
 
-def _flatten(value: Any, key: str) -> Iterator[tuple[str, Setting]]:
+def flatten(value: Any, key: str) -> Iterator[tuple[str, Setting]]:
     """Yield each scalar with its dotted key; a list becomes a text."""
     if isinstance(value, dict):
         for name, below in value.items():
-            yield from _flatten(below, f"{key}.{name}"[:MAX_TEXT] if key else str(name)[:MAX_TEXT])
+            yield from flatten(below, f"{key}.{name}"[:MAX_TEXT] if key else str(name)[:MAX_TEXT])
     elif key and (value is None or isinstance(value, bool | float)):
         yield key, value
     elif key and isinstance(value, int):
@@ -240,6 +228,8 @@ def _metrics_notes(folder: RunFolder, metrics: Metrics, ended: bool) -> Iterator
         )
     if metrics.unfinished and ended:
         yield f"{name}: its last line is incomplete and left out"
+    if metrics.rank_work.invalid:
+        yield f"{name}: rank_work_ms of {metrics.rank_work.invalid:,} steps is not a list of milliseconds; left out"
     if metrics.backwards:
         yield f"{name}: samples decrease in line {metrics.backwards:,}, so that some steps are repeated"
     if ended and not metrics.steps:

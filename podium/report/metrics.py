@@ -247,6 +247,38 @@ class NotFinite:
     samples: float  # trained on at the first of them
 
 
+MAX_MILLISECONDS = 1e9  # of a step
+MAX_RANKS = 4096  # whose times in a step are read
+
+
+@dataclass
+class RankWork:
+    """How often each rank was the slowest of a step."""
+
+    steps: int = 0  # with the times of at least two ranks
+    # By rank: the steps in which it was the slowest, and the sums over them of its milliseconds above the mean of all
+    # ranks, and of these divided by the mean.
+    slowest: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+    invalid: int = 0  # steps whose times cannot be used
+
+    def add(self, times: object) -> None:
+        """Add the milliseconds of work of each rank in a step; of equal times, that of the lowest rank counts."""
+        if not isinstance(times, list) or not 0 < len(times) <= MAX_RANKS or not all(map(_is_time, times)):
+            self.invalid += 1
+            return
+        if len(times) < 2:
+            return
+        mean, most = fmean(times), max(times)
+        rank = times.index(most)
+        count, excess, relative = self.slowest.get(rank, (0, 0.0, 0.0))
+        self.slowest[rank] = count + 1, excess + most - mean, relative + ((most - mean) / mean if mean else 0.0)
+        self.steps += 1
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_MILLISECONDS
+
+
 @dataclass
 class Metrics:
     """The content of a run's metrics.jsonl."""
@@ -259,6 +291,7 @@ class Metrics:
     curves: Mapping[str, Curve] = field(default_factory=dict)  # of those QUANTITIES that have values
     # Distribution over steps of the busiest rank's tokens divided by the mean rank's.
     balance: Distribution = field(default_factory=Distribution)
+    rank_work: RankWork = field(default_factory=RankWork)
     evaluations: list[Evaluation] = field(default_factory=list)
     not_finite: dict[str, NotFinite] = field(default_factory=dict)
     damaged: int = 0
@@ -341,6 +374,8 @@ def _add_step(metrics: Metrics, downsamplers: Mapping[str, Downsampler], line: M
             value = NO_VALUE
         downsampler.add(line["samples"], value)
         values[name] = value
+    if "rank_work_ms" in line:
+        metrics.rank_work.add(line["rank_work_ms"])
     metrics.steps += 1
     metrics.samples = max(metrics.samples, line["samples"])
     if not math.isnan(values["padding_share"]):

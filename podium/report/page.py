@@ -3,15 +3,15 @@
 Labels and formats of the values are the same in the terminal and on the page.
 """
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from podium.html.page import Facts, Part, Points, Section, Text, render_page
 from podium.html.plotly import Chart, Facet, Filters
-from podium.html.table import ESSENTIAL, USUAL, Cell, Column, Table, Value, number, text
+from podium.html.table import ESSENTIAL, USUAL, Cell, Column, Table, Value, number, share, text
+from podium.mllog.significance import Welch
 from podium.report.charts import (
     LabelledRun,
     StepQuantity,
@@ -23,7 +23,9 @@ from podium.report.charts import (
     step_chart,
 )
 from podium.report.metrics import Statistics, summarise
-from podium.report.run import OUTCOMES, REACHED, TRAINED, ReportedRun, ReportedSet, Setting
+from podium.report.run import SETTINGS, ReportedRun, ReportedSet, Setting, format_setting
+from podium.report.sets import QUANTITIES, ComparedSet, compare_sets, format_p, name_sets, slowest_ranks
+from podium.run.outcome import GOOD, MEANINGS, Outcome
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ def _format_flops(value: float) -> str:
     return _number_format(1, " GFLOP/s")(1e3 * value) if abs(value) < 1 else _number_format(1, " TFLOP/s")(value)
 
 
+def _format_energy(joules: float) -> str:
+    return _number_format(1, " kJ")(joules / 1e3) if abs(joules) < 1e7 else _number_format(2, " kWh")(joules / 3.6e6)
+
+
 # In the order of the tables.
 REPORT_FIELDS = (
     ReportField("seconds", "time", "time", _number_format(2, " s")),
@@ -65,47 +71,8 @@ REPORT_FIELDS = (
     ReportField("padding_share", "padding share", "padding", _format_percent),
     ReportField("max_over_mean_tokens", "balance (max/mean tokens)", "max/mean", _number_format(4)),
     ReportField("evaluation_share", "evaluation share", "evaluation", _format_percent),
+    ReportField("energy_joules", "energy", "energy", _format_energy),
 )
-
-# Titles of the settings that are reported, by their keys in the resolved configuration.
-SETTINGS: Mapping[str, str] = {
-    "system": "system",
-    "recipe": "recipe",
-    "size": "size",
-    "description.division": "division",
-    "launch.device": "device",
-    "launch.nodes": "nodes",
-    "launch.processes_per_node": "processes per node",
-    "global_batch_size": "global batch",
-    "gradient_accumulation_steps": "accumulation steps",
-    "optimizer.algorithm": "optimizer",
-    "optimizer.learning_rate": "learning rate",
-    "optimizer.warmup_steps": "warm-up steps",
-    "optimizer.decay_from": "decay from step",
-    "optimizer.decay_steps": "decay steps",
-    "optimizer.beta1": "beta 1",
-    "optimizer.beta2": "beta 2",
-    "optimizer.weight_decay": "weight decay",
-    "clipping.max_norm": "clipping norm",
-    "precision": "precision",
-    "balancing": "balancing",
-    "attention": "attention",
-    "dropout": "dropout",
-    "target_accuracy": "target accuracy",
-    "max_samples": "maximum samples",
-    "seed": "seed",
-}
-
-
-def format_setting(value: Setting) -> str:
-    """Format a setting's value."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}" if math.isfinite(value) else str(value)
-    return str(value)
 
 
 def _setting(run: ReportedRun, key: str) -> str | None:
@@ -130,8 +97,25 @@ def format_mean_sd(field: ReportField, over: Statistics) -> str:
     return f"{value if unit and sd.endswith(f' {unit}') else mean} ± {sd}"
 
 
+SETS_TITLE = "time-to-train, samples to target and sequences/s of the runs that succeeded, mean ± sd"
+P_CAPTION = (
+    "p: Welch's t-test of the mean against the first set's, two-sided and not corrected for the number of sets. Runs "
+    "that missed their target, failed or were stopped are left out. –: no test, for fewer than two runs or no spread."
+)
+
+
+def format_values(one: ComparedSet, key: str) -> str:
+    """Format mean ± standard deviation of a quantity of a set; a dash without any value."""
+    field, over = next(field for field in REPORT_FIELDS if field.key == key), summarise(one.values(key))
+    return format_mean_sd(field, over) if over is not None else "–"
+
+
 # Columns of the table of runs, few enough for most screens.
-_COLUMNS = frozenset(field.key for field in REPORT_FIELDS) - {"useful_tflops", "next_sentence_accuracy"}
+_COLUMNS = frozenset(field.key for field in REPORT_FIELDS) - {
+    "useful_tflops",
+    "next_sentence_accuracy",
+    "energy_joules",
+}
 
 
 def summary_sentence(sets: Sequence[ReportedSet]) -> str:
@@ -142,7 +126,7 @@ def summary_sentence(sets: Sequence[ReportedSet]) -> str:
 def _summarise_set(one: ReportedSet) -> str:
     recipe, system = one.common_settings.get("recipe"), one.common_settings.get("system")
     what = ", ".join(format_setting(value) for value in (system, recipe and f"recipe {recipe}") if value)
-    result = f"the run {OUTCOMES[one.runs[0].outcome]}" if len(one.runs) == 1 else _format_outcomes([one])
+    result = f"the run {MEANINGS[one.runs[0].outcome]}" if len(one.runs) == 1 else _format_outcomes([one])
     totals = []
     for field in REPORT_FIELDS[:2]:
         over = one.statistics(field.key)
@@ -159,9 +143,9 @@ def _format_outcomes(sets: Sequence[ReportedSet]) -> str:
 
 
 def outcome_counts(runs: Sequence[ReportedRun]) -> str:
-    """Count the outcomes, such as `9 reached target, 1 broke off`."""
+    """Count the outcomes, such as `9 succeeded, 1 failed`."""
     outcomes = Counter(run.outcome for run in runs)
-    return ", ".join(f"{outcomes[name]:,} {name}" for name in OUTCOMES if outcomes[name])
+    return ", ".join(f"{outcomes[name]:,} {name}" for name in Outcome if outcomes[name])
 
 
 def outcome_parts(sets: Sequence[ReportedSet], runs: Sequence[LabelledRun]) -> Iterator[Part]:
@@ -202,25 +186,27 @@ def _single_run_statistics(one: ReportedSet, key: str) -> Statistics | None:
 
 
 def _sets_table(sets: Sequence[ReportedSet]) -> Table:
-    """Table of sets with their means over counted runs; only names if each has one run, which the table of runs has."""
-    several = any(len(one.runs) > 1 for one in sets)
-    fields = [field for field in REPORT_FIELDS if several and field.key in _COLUMNS]
-    columns = [text("set")]
-    if several:
-        columns += [
-            number("runs"),
-            number("n", help="counted runs: those that reached their target, or without any all that finished"),
-        ]
-    columns += [
-        Column(one.short_title, one.format, f"{one.title}, mean ± standard deviation", priority=_priority(one))
-        for one in fields
-    ]
+    """Table of sets: means over the runs that succeeded, and tests against the first set."""
+    columns = [text("set"), number("n", help="runs that succeeded")]
+    columns += [number(title, priority=ESSENTIAL if title == SETS_COLUMNS[0] else USUAL) for title in SETS_COLUMNS]
+    columns += [text("outcomes"), text("folder")]
     rows: list[list[Value]] = []
-    for position, one in enumerate(sets, 1):
-        overs = [(field, one.statistics(field.key)) for field in fields]
-        means = [Cell(format_mean_sd(field, over), over.mean) if over is not None else None for field, over in overs]
-        rows.append([f"{position} {one.name}", *((len(one.runs), len(one.counted_runs)) if several else ()), *means])
-    return Table("Sets", columns, rows)
+    for one in compare_sets(sets):
+        cells: list[Value] = []
+        for key in QUANTITIES:
+            over, test = summarise(one.values(key)), one.tests.get(key)
+            cells.append(Cell(format_values(one, key), over.mean) if over is not None else None)
+            if key != "sequences_per_second":
+                cells.append(Cell(format_p(test), test.p) if isinstance(test, Welch) else None)
+        rows.append([one.name, len(one.set.good_runs), *cells, outcome_counts(one.set.runs), one.set.name])
+    return Table("Sets", columns, rows, caption=P_CAPTION)
+
+
+def _sets_column(title: str) -> Column:
+    return number(title, priority=ESSENTIAL if title == SETS_COLUMNS[0] else USUAL)
+
+
+SETS_COLUMNS = ("time-to-train", "p (time)", "samples to target", "p (samples)", "sequences/s")
 
 
 def _priority(field: ReportField) -> int:
@@ -240,7 +226,7 @@ def _runs_table(runs: Sequence[LabelledRun]) -> Table:
         ]
         for one in runs
     ]
-    marked = [place for place, one in enumerate(runs) if one.run.outcome not in (REACHED, TRAINED)]
+    marked = [place for place, one in enumerate(runs) if one.run.outcome not in GOOD]
     caption = "Highlighted runs did not reach their target, or did not finish." if marked else ""
     return Table("Runs", columns, rows, caption=caption, marked=marked, records=[one.record for one in runs])
 
@@ -290,6 +276,7 @@ PADDING = StepQuantity(
 )
 MAX_RUNS_IN_CHART = 60  # runs in a chart
 MAX_ROWS = 500  # evaluations in a table
+MAX_SLOWEST = 5  # ranks of a run in the table of slowest ranks
 MAX_DIFFERING_SETTINGS = 30  # in the table of settings in which runs differ
 
 
@@ -325,19 +312,16 @@ def label_runs(sets: Sequence[ReportedSet]) -> list[LabelledRun]:
     """Return all runs with their labels and styles.
 
     Of one set, each run has its own style and the name of its folder. Of several sets, each set has its own style, and
-    a label has the set's number, those of system and recipe in which the sets differ, and the run's name.
+    a label has the settings in which the sets differ, and the run's name.
     """
     if len(sets) == 1:
         return [LabelledRun(run, run.name, place, run.name, place) for place, run in enumerate(sets[0].runs)]
-    differing = [key for key in ("system", "recipe") if len({one.common_settings.get(key) for one in sets}) > 1]
-    found: list[LabelledRun] = []
-    for place, one in enumerate(sets):
-        known = [format_setting(one.common_settings[key]) for key in differing if key in one.common_settings]
-        group = " ".join([str(place + 1), *known])
-        is_unique = len(one.runs) == 1 and bool(known)
-        for run in one.runs:
-            found.append(LabelledRun(run, group if is_unique else f"{group} {run.name}", place, group, len(found)))
-    return found
+    labelled = [
+        (run, group if len(one.runs) == 1 else f"{group}, {run.name}", place, group)
+        for place, (one, (group, _)) in enumerate(zip(sets, name_sets(sets), strict=True))
+        for run in one.runs
+    ]
+    return [LabelledRun(*one, record) for record, one in enumerate(labelled)]
 
 
 def _step_charts(drawn: Sequence[StepQuantity], runs: Sequence[LabelledRun]) -> Iterator[Chart]:
@@ -352,7 +336,8 @@ def _learning_parts(
     if chart is not None:
         yield chart
     yield from _step_charts(LOSSES, drawn)
-    for place, one in enumerate(sets, 1):
+    names = [name for name, _ in name_sets(sets)]
+    for place, one in enumerate(sets):
         if len(one.runs) > 1 and one.accuracy_by_samples:
             rows = [
                 [samples, over.n, over.mean, over.sd, over.least, over.greatest]
@@ -363,7 +348,7 @@ def _learning_parts(
                 number("n", help="Runs that were evaluated there"),
                 *(number(title, 4) for title in ("mean", "sd", "least", "greatest")),
             ]
-            title = "Accuracy over runs" + (f", set {place}" if len(sets) > 1 else "")
+            title = "Accuracy over runs" + (f", {names[place]}" if len(sets) > 1 else "")
             caption = "A run ends when it reaches its target: later means are of the other runs."
             yield Table(title, columns, rows, caption=caption)
     if len(runs) == 1 and runs[0].run.metrics.evaluations:
@@ -385,6 +370,16 @@ def _time_parts(runs: Sequence[LabelledRun], drawn: Sequence[LabelledRun]) -> It
         yield table
     else:
         yield Text(["No run has finished yet: phases are known only then."])
+    slowest = [(one.label, rank) for one in runs for rank in slowest_ranks(one.run)[:MAX_SLOWEST]]
+    if slowest:
+        columns = [text("run"), number("rank"), text("host"), number("steps"), share("share of steps")]
+        columns += [number("ms over the mean rank", 2), share("over the mean rank")]
+        rows = [
+            [label, rank.rank, rank.host, rank.steps, rank.share, rank.excess_ms, rank.excess_share]
+            for label, rank in slowest
+        ]
+        caption = f"Ranks whose work took longest in a step, without waiting: up to {MAX_SLOWEST} of a run."
+        yield Table("Slowest rank of a step", columns, rows, caption=caption)
     throughput = rates_chart(drawn)
     if throughput is not None:
         yield throughput

@@ -3,26 +3,54 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 
 from podium.mllog.score import score_seconds
 from podium.report.metrics import Metrics, Statistics, summarise
 from podium.report.rates import Rate
+from podium.run.outcome import GOOD, Outcome
 
-REACHED, TRAINED, MISSED = "reached target", "trained to the end", "target not reached"
-UNDER_WAY, SAVED, BROKE_OFF, NO_END, NOT_BEGUN = "under way", "stopped and saved", "broke off", "no end", "not begun"
-# Descriptions of the outcomes of a run, which are values of the JSON report.
-OUTCOMES: Mapping[str, str] = {
-    REACHED: "reached its target accuracy",
-    TRAINED: "has no target accuracy and trained all its samples",
-    MISSED: "trained all its samples without reaching its target accuracy",
-    UNDER_WAY: "is in progress",
-    SAVED: "was stopped and can be resumed",
-    BROKE_OFF: "failed with an error message",
-    NO_END: "has no totals: killed, or in progress on another machine",
-    NOT_BEGUN: "has no step",
-}
 Setting = str | int | float | bool | None
+# Titles of the settings that are reported, by their keys in the resolved configuration.
+SETTINGS: Mapping[str, str] = {
+    "system": "system",
+    "recipe": "recipe",
+    "size": "size",
+    "description.division": "division",
+    "launch.device": "device",
+    "launch.nodes": "nodes",
+    "launch.processes_per_node": "processes per node",
+    "global_batch_size": "global batch",
+    "gradient_accumulation_steps": "accumulation steps",
+    "optimizer.algorithm": "optimizer",
+    "optimizer.learning_rate": "learning rate",
+    "optimizer.warmup_steps": "warm-up steps",
+    "optimizer.decay_from": "decay from step",
+    "optimizer.decay_steps": "decay steps",
+    "optimizer.beta1": "beta 1",
+    "optimizer.beta2": "beta 2",
+    "optimizer.weight_decay": "weight decay",
+    "clipping.max_norm": "clipping norm",
+    "precision": "precision",
+    "balancing": "balancing",
+    "attention": "attention",
+    "dropout": "dropout",
+    "target_accuracy": "target accuracy",
+    "max_samples": "maximum samples",
+    "seed": "seed",
+}
+
+
+def format_setting(value: Setting) -> str:
+    """Format a setting's value."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}" if isfinite(value) else str(value)
+    return str(value)
 
 
 @dataclass(frozen=True)
@@ -30,7 +58,7 @@ class ReportedRun:
     """One run, or one trial of `podium tune`."""
 
     folder: Path
-    outcome: str  # one of OUTCOMES
+    outcome: Outcome
     settings: Mapping[str, Setting]  # of the resolved configuration, by dotted keys; those of `bert` have no prefix
     code: str | None  # hash of the code that ran it
     commit: str | None
@@ -42,12 +70,23 @@ class ReportedRun:
     rates: tuple[Rate, ...]
     failure: str | None
     restarts: tuple[float, ...]  # samples at which each restart resumed
+    hosts: Mapping[str, str]  # host names by the number of the node, where they are known
     notes: tuple[str, ...]  # sentences on what is damaged or missing in the folder
 
     @property
     def name(self) -> str:
         """Name of the folder, such as run_0."""
         return self.folder.name
+
+    @property
+    def seed(self) -> int | None:
+        seed = self.settings.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    def host(self, rank: int) -> str | None:
+        """Host name of the node of a rank, if it is known."""
+        per_node = self.settings.get("launch.processes_per_node")
+        return self.hosts.get(str(rank // per_node)) if isinstance(per_node, int) and per_node > 0 else None
 
     @property
     def ended(self) -> bool:
@@ -94,8 +133,13 @@ class ReportedSet:
     @cached_property
     def counted_runs(self) -> tuple[ReportedRun, ...]:
         """Runs that statistics include: those that reached their target; without any, all that finished."""
-        reached = tuple(run for run in self.runs if run.outcome == REACHED)
+        reached = tuple(run for run in self.runs if run.outcome is Outcome.SUCCEEDED)
         return reached or tuple(run for run in self.runs if run.ended)
+
+    @cached_property
+    def good_runs(self) -> tuple[ReportedRun, ...]:
+        """Runs that reached their target, or that have none and trained all their samples: those with a time."""
+        return tuple(run for run in self.runs if run.outcome in GOOD)
 
     def statistics(self, key: str) -> Statistics | None:
         """Statistics of a total over `counted_runs`; None if none of them has it."""
@@ -104,9 +148,9 @@ class ReportedSet:
     @property
     def score_seconds(self) -> float | None:
         """MLPerf's score; None unless these are ten finished runs with a target and without restarts."""
-        if any(run.outcome not in (REACHED, MISSED) or run.restarts for run in self.runs):
+        if any(run.outcome not in (Outcome.SUCCEEDED, Outcome.MISSED) or run.restarts for run in self.runs):
             return None
-        times = [run.totals.get("seconds") if run.outcome == REACHED else float("inf") for run in self.runs]
+        times = [run.totals.get("seconds") if run.outcome is Outcome.SUCCEEDED else float("inf") for run in self.runs]
         known = [time for time in times if time is not None]
         return score_seconds(known) if len(known) == len(times) else None
 

@@ -8,33 +8,50 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from podium.core.console import print_line
+from podium.core.console import number_table, print_line
 from podium.core.text import printable
 from podium.report.page import (
+    MAX_SLOWEST,
+    P_CAPTION,
     REPORT_FIELDS,
-    SETTINGS,
+    SETS_TITLE,
     ReportField,
     format_mean_sd,
-    format_setting,
+    format_values,
     outcome_counts,
     select_settings,
 )
-from podium.report.run import BROKE_OFF, MISSED, REACHED, TRAINED, ReportedRun, ReportedSet
+from podium.report.run import SETTINGS, ReportedRun, ReportedSet, format_setting
+from podium.report.sets import (
+    QUANTITIES,
+    ComparedSet,
+    SlowRank,
+    compare_sets,
+    format_p,
+    slowest_ranks,
+    welch_json,
+)
+from podium.run.outcome import GOOD, Outcome
 
-_STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
+_STYLES = {**dict.fromkeys(GOOD, "green"), Outcome.MISSED: "red", Outcome.FAILED: "red"}
 MAX_RUN_COLUMNS = 3  # runs of a set that have a column each; more have a line each with fewer values
 _BRIEF_KEYS = ("seconds", "samples", "accuracy", "sequences_per_second")
 
 
 def as_json(sets: Sequence[ReportedSet], notes: Sequence[str]) -> dict[str, Any]:
     """Return the report as plain types for JSON, without curves, which metrics.jsonl has."""
-    return {"sets": [_set_json(one) for one in sets], "notes": list(notes)}
+    return {"sets": [_set_json(one) for one in compare_sets(sets)], "notes": list(notes)}
 
 
-def _set_json(one: ReportedSet) -> dict[str, Any]:
+def _set_json(compared: ComparedSet) -> dict[str, Any]:
+    one = compared.set
     over = {field.key: one.statistics(field.key) for field in REPORT_FIELDS}
     return {
         "folder": str(one.path),
+        "name": compared.name,
+        "differing_settings": dict(compared.differing),
+        "n": len(one.good_runs),
+        "against_first": {key: welch_json(test) for key, test in compared.tests.items()},
         "score_seconds": one.score_seconds,
         "over_runs": {key: asdict(spread) for key, spread in over.items() if spread is not None},
         "accuracy_over_runs": [
@@ -49,6 +66,7 @@ def _run_json(run: ReportedRun) -> dict[str, Any]:
     return {
         "folder": str(run.folder),
         "outcome": run.outcome,
+        "seed": run.seed,
         "failure": run.failure,
         "settings": select_settings(run),
         "code": run.code,
@@ -59,6 +77,7 @@ def _run_json(run: ReportedRun) -> dict[str, Any]:
         "restarts": list(run.restarts),
         "phases_ms": dict(run.phases_ms),
         "balance_quantiles": dict(zip(("0.5", "0.95", "1"), metrics.balance.quantiles((0.5, 0.95, 1)), strict=False)),
+        "slowest_ranks": [asdict(rank) for rank in slowest_ranks(run)],
         "not_finite": {quantity: asdict(found) for quantity, found in metrics.not_finite.items()},
         "rates": [asdict(rate) for rate in run.rates],
         "evaluations": [asdict(evaluation) for evaluation in metrics.evaluations],
@@ -67,36 +86,80 @@ def _run_json(run: ReportedRun) -> dict[str, Any]:
 
 
 def print_sets(console: Console, sets: Sequence[ReportedSet], notes: Sequence[str]) -> None:
-    """Print the tables of each set, the settings that its runs share, notes, and failures."""
-    for one in sets:
+    """Print the tables of each set, the settings that its runs share, notes, and failures.
+
+    Of several sets: a table with a row for each set, and one with a row for each run.
+    """
+    compared = compare_sets(sets)
+    names = {one.set.path: one.name for one in compared}
+    if len(sets) > 1:
+        console.print(_sets_table(compared))
+        console.print(_brief_table(sets))
+    for one in sets if len(sets) == 1 else ():
         if len(one.runs) > MAX_RUN_COLUMNS:
-            console.print(_brief_table(one))
+            console.print(_brief_table([one]))
         console.print(_full_table(one))
         if settings := _common_settings_sentence(one):
             console.print(Text(settings))
+    for one in sets:
+        for run in one.runs:
+            if slowest := slowest_ranks(run):
+                console.print(_slowest_table(f"{names[one.path]}, {run.name}" if len(sets) > 1 else run.name, slowest))
     for note in [*notes, *(f"{one.name}/{run.name}: {note}" for one in sets for run in one.runs for note in run.notes)]:
         print_line(console, note, "yellow")
     for one in sets:
         for run in one.runs:
             if run.failure:
-                print_line(console, f"{one.name}/{run.name} {run.outcome}: {run.failure}", "red")
+                name = f"{names[one.path]}, {run.name}" if len(sets) > 1 else f"{one.name}/{run.name}"
+                print_line(console, f"{name} {run.outcome}: {run.failure}", "red")
 
 
-def _brief_table(one: ReportedSet) -> Table:
-    table = Table(title=Text(printable(one.name)))
+def _sets_table(compared: Sequence[ComparedSet]) -> Table:
+    """Build the table of several sets: means over the runs that succeeded, and tests against the first set."""
+    table = Table(title=f"{len(compared)} sets: {SETS_TITLE}", caption=P_CAPTION, caption_justify="left")
+    table.add_column("set", overflow="fold")
+    for title in ("n", "time-to-train", "p", "samples", "p", "seq./s"):
+        table.add_column(title, justify="right")
+    all_good = all(len(one.set.good_runs) == len(one.set.runs) for one in compared)
+    if not all_good:
+        table.add_column("outcomes", overflow="fold")
+    for number, one in enumerate(compared, 1):
+        seconds, samples, rate = (format_values(one, key) for key in QUANTITIES)
+        p_seconds, p_samples, _ = (format_p(one.tests.get(key)) for key in QUANTITIES)
+        cells = [str(len(one.set.good_runs)), seconds, p_seconds, samples, p_samples, rate]
+        outcomes = [] if all_good else [outcome_counts(one.set.runs)]
+        table.add_row(*map(Text, (f"{number} {printable(one.name)}", *cells, *outcomes)))
+    return table
+
+
+def _brief_table(sets: Sequence[ReportedSet]) -> Table:
+    """Build the table of runs; of several sets, with the number of each run's set."""
+    several = len(sets) > 1
+    table = Table(title=None if several else Text(printable(sets[0].name)))
+    if several:
+        table.add_column("set", justify="right")
     table.add_column("run")
     fields = [field for field in REPORT_FIELDS if field.key in _BRIEF_KEYS]
-    seeds = "seed" in one.differing_settings
-    if seeds:
-        table.add_column("seed", justify="right")
+    table.add_column("seed", justify="right")
     for field in fields:
         table.add_column(field.short_title, justify="right", overflow="fold")
     table.add_column("outcome", overflow="fold")
-    for run in one.runs:
-        cells = [_cell(run, field) for field in fields]
-        known = "seed" in run.settings
-        seed = [printable(format_setting(run.settings["seed"])) if known else ""] if seeds else []
-        table.add_row(*map(Text, (printable(run.name), *seed, *cells)), _outcome(run))
+    for number, one in enumerate(sets, 1):
+        for run in one.runs:
+            seed = printable(format_setting(run.settings["seed"])) if "seed" in run.settings else ""
+            cells = [*([str(number)] if several else []), printable(run.name), seed]
+            table.add_row(*map(Text, (*cells, *(_cell(run, field) for field in fields))), _outcome(run))
+        table.add_section()
+    return table
+
+
+def _slowest_table(name: str, ranks: Sequence[SlowRank]) -> Table:
+    """Build the table of the ranks that were most often the slowest of a run's steps."""
+    table = number_table(f"{name}: slowest rank of a step", "rank", "host", "steps", "share", "over the mean rank")
+    for rank in ranks[:MAX_SLOWEST]:
+        over = f"{rank.excess_ms:,.2f} ms, {rank.excess_share:.1%}"
+        cells = (str(rank.rank), printable(rank.host or "–"), f"{rank.steps:,}", f"{rank.share:.1%}", over)
+        table.add_row(*map(Text, cells))
     return table
 
 

@@ -1,5 +1,6 @@
 """After a run: finalizes and checks its result log, or extends the error message by how to resume the run."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 from podium.config.run_folder import complete_checkpoints
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, WorkError, attempt
+from podium.core.files import write_atomically
 from podium.launch.container import portable_path
+from podium.launch.gpu_power import run_energy
 from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
+from podium.run.outcome import Outcome, finished_outcome
 from podium.run.prepare import PreparedRun
 from podium.run.results import finalize_log, published_folder, record_saved
 
@@ -25,6 +29,7 @@ class FinishedRun:
     seed: int
     summary: Mapping[str, Any]
     compliance: Mapping[str, str]  # by ruleset: the checker's output, empty if the log complies
+    target: float | None  # target accuracy
 
     @property
     def published(self) -> Path | None:
@@ -35,6 +40,10 @@ class FinishedRun:
     @property
     def reached_target(self) -> bool:
         return bool(self.summary["reached_target"])
+
+    @property
+    def outcome(self) -> Outcome:
+        return finished_outcome(self.reached_target, self.target)
 
     @property
     def compliant(self) -> bool:
@@ -55,26 +64,46 @@ class FinishedRun:
             "published": str(self.published) if self.published else None,
             "run_folder": str(self.folder),
             "seed": self.seed,
+            "outcome": self.outcome,
             **self.summary,
             "compliance": {ruleset: not output for ruleset, output in self.compliance.items()},
         }
 
 
 def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
-    """Finalize the log of a run that has ended, and check it with the official compliance checker.
+    """Finalize the log of a run that has ended, and check it with the official compliance checker if it is a result.
 
     WorkError if the run left no log with run_start or no summary.
     """
     folder = run.folder
-    result = finalize_log(folder)
-    summary = folder.read_summary()
-    if result is None or summary is None:
+    result, totals = finalize_log(folder, run.fault), folder.read_summary()
+    if result is None or totals is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
+    summary = _with_energy(run, result, totals)
     if folder.was_restarted:
         note(f"The run was restarted, so its log is not a result; it stays in {result}")
-    note("Running the official compliance checker")
+    elif folder.was_profiled:
+        note(f"The run was profiled, so its log is not a result; it stays in {result}")
+        note(f"The profile is in {folder.profile}")
+    compliance: Mapping[str, str] = {}
+    if run.fault is None:
+        note("Running the official compliance checker")
+        compliance = check_compliance(result)
     assert run.config.seed is not None
-    return FinishedRun(result, folder.path, run.config.seed, summary, check_compliance(result))
+    return FinishedRun(result, folder.path, run.config.seed, summary, compliance, run.config.target_accuracy)
+
+
+def _with_energy(run: PreparedRun, result: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The summary with the energy of the GPUs, also in summary.json, where power was sampled on all nodes."""
+    log = read_log(result)
+    if run.config.launch.device != "cuda" or log.start_ms is None or log.stop_ms is None:
+        return summary
+    energy = run_energy(run.config, run.folder, log.start_ms / 1e3, log.stop_ms / 1e3)
+    if energy is None:
+        return summary
+    whole = {**summary, **energy.as_json()}
+    write_atomically(run.folder.summary, json.dumps(whole, indent=2) + "\n")
+    return whole
 
 
 def collect_failure(run: PreparedRun, error: PodiumError | Interrupted) -> PodiumError | Interrupted:
@@ -88,9 +117,13 @@ def collect_failure(run: PreparedRun, error: PodiumError | Interrupted) -> Podiu
     hint = _resume_hint(run, str(error))
     if isinstance(error, StoppedAfterSaving | Interrupted) and hint:
         attempt(record_saved, run.folder)
-        return StoppedAfterSaving(f"{error}; {hint}")
+        saved = StoppedAfterSaving(f"{error}; {hint}")
+        attempt(run.folder.write_failure, saved)
+        return saved
+    if run.folder.read_failure() is None:  # else a process of the run has written the cause
+        attempt(run.folder.write_failure, error)
     try:
-        result = finalize_log(run.folder)
+        result = finalize_log(run.folder, run.fault)
         if result:
             log_note = f"the status in its log is {read_log(result).status}: {result}"
         else:

@@ -16,6 +16,7 @@ from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.upgrade import has_older_shards
 from podium.config.schema import WITHOUT_REASSIGNMENT, DataSettings, RunConfig
+from podium.core.console import waiting
 from podium.core.errors import UsageError, WorkError
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.node_data import NodeData
@@ -32,7 +33,8 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None], node: NodeD
     """
     config = _prepared(config, on_progress)
     on_progress("Checking the data")
-    limits = verify(config, node)
+    with waiting("Checking the data", announced=True):
+        limits = verify(config, node)
     data = config.data
     assert data.store and data.evaluation_store
     SampleStore(data.evaluation_store).require_samples(config.evaluation_samples, "evaluation.samples")

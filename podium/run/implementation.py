@@ -6,26 +6,31 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.verification.evidence import SIGMAS, tolerance
+from podium.core.console import print_command
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.finding import Finding
 from podium.core.paths import WORKING_FOLDER, child_environment
 from podium.core.processes import end_with_parent
+from podium.launch.failure_cause import raised_line
 from podium.launch.launch import SPIN_COUNT, require_torch
 
 
 def call_entry_point(implementation: str, entry: str, options: Sequence[str]) -> dict[str, Any]:
     """Run an entry point of an implementation, and return the JSON object that it prints.
 
-    UsageError or WorkError, by the exit code of the process, with the last line that it printed to standard error.
+    UsageError or WorkError, by the exit code of the process, with the cause in what it printed to standard error.
     """
     require_torch()
+    argv = [sys.executable, "-m", f"implementations.{implementation}.{entry}", *options]
+    print_command(argv)
     process = subprocess.run(
-        [sys.executable, "-m", f"implementations.{implementation}.{entry}", *options],
+        argv,
         cwd=WORKING_FOLDER,
         capture_output=True,
         text=True,
@@ -42,11 +47,27 @@ def call_entry_point(implementation: str, entry: str, options: Sequence[str]) ->
     return document
 
 
+ERROR_MARK = "podium error: "
+
+
+def format_process_error(error: BaseException) -> str:
+    """Format the error of a child process as one line that `process_error` finds among the output of libraries."""
+    return ERROR_MARK + json.dumps(str(error))
+
+
 def process_error(exit_code: int, output: str, default: str) -> PodiumError:
-    """Return the error of a failed process of Podium: UsageError or WorkError by its exit code, with the last line of
-    its output, or `default` if it printed nothing."""
+    """Return the error of a failed process of Podium: UsageError or WorkError by its exit code.
+
+    The message is that of `format_process_error`, else the exception of a traceback or the message of a crash, else
+    the last line of the output, else `default`: libraries print warnings after an error, when the process ends.
+    """
     error = UsageError if exit_code == UsageError.exit_code else WorkError
-    return error((output.strip().splitlines() or [default])[-1])
+    lines = output.strip().splitlines()
+    for line in reversed(lines):
+        if line.startswith(ERROR_MARK):
+            with suppress(ValueError):
+                return error(str(json.loads(line.removeprefix(ERROR_MARK))))
+    return error(raised_line(lines) or (lines or [default])[-1])
 
 
 EVALUATE = "implementations.pytorch.evaluate"
@@ -84,6 +105,7 @@ def check_initial_accuracy(
     """
     expected = f"{REFERENCE_ACCURACY}" if comparable else "any; the data are not MLPerf's"
     environment = os.environ | child_environment()
+    print_command(evaluation.command)
     process = subprocess.run(
         evaluation.command, cwd=WORKING_FOLDER, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )

@@ -1,5 +1,6 @@
 """Before a run: data, costs and checkpoint once for a set; seed, configuration and page caches for each run."""
 
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from podium.config.run_data import RunData, read_run_data, write_run_data
 from podium.config.run_folder import RunFolder, require_same_configuration, require_same_data
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder
+from podium.core.files import make_folder, write_atomically
 from podium.launch.node_group import NodeGroup
 from podium.launch.page_cache import Cleared
 from podium.planning.costs import with_measured_costs
@@ -30,6 +31,7 @@ class PreparedRun:
     folder: RunFolder
     caches: Cleared
     data: RunData | None = None
+    fault: str | None = None  # why its log is not a result, known before it begins
 
     @property
     def options(self) -> list[str]:
@@ -62,6 +64,7 @@ def prepare_run(config: RunConfig, folder: Path, nodes: NodeGroup, set_data: Run
     write_run_data(run.data, data)
     write_resolved(config, run.config)
     write_source(run.source, current_source())
+    write_atomically(run.hosts, json.dumps(nodes.hosts) + "\n")
     nodes.verify_data(config, run)
     # Last, since MLPerf's rules require cold caches at the start: from here on nothing may read samples.
     return PreparedRun(config, run, nodes.clear_caches(config, run), data)

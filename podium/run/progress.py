@@ -8,32 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
-from rich.text import Text
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-
-
-class _TimeLeft(ProgressColumn):
-    """Upper bound on the time left: until max_samples, although the target usually ends a run earlier."""
-
-    def render(self, task: Task) -> Text:
-        if not task.speed or task.time_remaining is None:
-            return Text("")
-        minutes, seconds = divmod(int(task.time_remaining), 60)
-        return Text(f"at most {minutes}:{seconds:02d} left", style="progress.remaining")
+from podium.core.console import verbosity
+from podium.run.time_left import TimeLeft, expected_samples
 
 
 class Progress:
-    """Prints notes and a progress bar to a console; if it is not a terminal, notes and evaluations as plain lines."""
+    """Prints notes and a progress bar to a console; if it is not a terminal, notes and evaluations as plain lines.
+
+    Prints nothing with -q; with -v the time before each note.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def note(self, text: str) -> None:
-        self._console.print(f"{text} …", style="dim", markup=False, highlight=False)
+        if not verbosity.quiet:
+            self._console.print(f"{verbosity.time}{text} …", style="dim", markup=False, highlight=False)
 
     @contextmanager
     def run(self, config: RunConfig, folder: RunFolder, title: str) -> Iterator[Callable[[], None]]:
@@ -46,13 +41,14 @@ class Progress:
             TextColumn("{task.fields[speed_text]}"),
             TextColumn("[bold]{task.fields[accuracy]}[/bold]"),
             TimeElapsedColumn(),
-            _TimeLeft(),
+            TextColumn("[progress.remaining]{task.fields[left]}"),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=verbosity.quiet or not self._console.is_terminal,
             transient=True,
         )
         with bar:
-            task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="")
+            task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="", left="")
+            left = TimeLeft(config, expected_samples(config, folder.path.parents[2], folder.path))
             metrics, printed_samples = MetricsReader(folder.metrics), 0
             target = "" if config.target_accuracy is None else f" of {config.target_accuracy:.3f}"
 
@@ -60,16 +56,21 @@ class Progress:
                 nonlocal printed_samples
                 for event in metrics.lines():
                     if event["event"] == "step":
-                        bar.update(task, description=title, completed=event["samples"])
+                        left.add_step(event["samples"])
+                        total = left.samples_to_target()[0]
+                        bar.update(task, description=title, completed=event["samples"], total=total, left=left.text())
                         speed = bar.tasks[0].speed
                         bar.update(task, speed_text=f"{speed:,.0f}/s" if speed else "")
                     elif event["event"] == "evaluation":
+                        left.add_evaluation(event["samples"], event["accuracy"])
                         text = f"accuracy {event['accuracy']:.4f}{target}"
                         bar.update(task, accuracy=text)
                         # A restarted run repeats the evaluations since its checkpoint; they are printed once.
-                        if not self._console.is_terminal and event["samples"] > printed_samples:
+                        plain = not (self._console.is_terminal or verbosity.quiet)
+                        if plain and event["samples"] > printed_samples:
                             printed_samples = event["samples"]
-                            self._console.print(f"{title}: {event['samples']:,} samples, {text}", highlight=False)
+                            line = f"{verbosity.time}{title}: {event['samples']:,} samples, {text}"
+                            self._console.print(line, markup=False, highlight=False)
 
             yield tick
 

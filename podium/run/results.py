@@ -49,9 +49,12 @@ def finalize_log(run: RunFolder, fault: str | None = None, fault_path: Path | No
 
     A log without run_stop is closed as aborted first. None if the run did not reach run_start and so has no log. With
     a `fault`, the reason why the log is not a result, it is moved to `fault_path` if that is given. The log of a run
-    that was restarted or resumed is not a result either, and stays in the run's folder as result.restarted.txt.
+    that was restarted or resumed is not a result either, and stays in the run's folder as result.restarted.txt; nor is
+    that of a profiled run, result.profiled.txt.
     WorkError if a file cannot be written.
     """
+    if run.was_profiled and fault is None:
+        fault, fault_path = PROFILED, run.profiled_result
     if not close_as_aborted(run.log, run.samples_trained()):
         add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.was_restarted, fault))
         return None
@@ -138,6 +141,7 @@ def _close(run: RunFolder, note: Callable[[str], None]) -> None:
 # Values of EndedRun.fault in set.json. They are compared with records of older versions: do not change them.
 SAVED = "it was stopped before its end, to be resumed"
 RESUMED = "it was resumed and has not ended"
+PROFILED = "steps of it were profiled, which slows it"
 DATA_NOT_COMPARED = "its `podium run` was killed before it had compared the data with what the run began with"
 
 

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from podium.config.hyperparameters import describe_hyperparameters
-from podium.config.load import load_system, system_path
+from podium.config.load import LoadedSystem, load_system, resolve_system, system_path
+from podium.config.run_data import RunData
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, UsageError, attempt
@@ -16,12 +17,16 @@ from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import exec_launcher, launcher_argv, resume_options, run_options, validate_mounts
+from podium.launch.gpus import require_gpus
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
 from podium.launch.node_group import NodeGroup, node_group, run_worker_node
 from podium.mllog.write import SUCCESS
 from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
+from podium.run.loggers import require_packages
+from podium.run.metrics_export import metrics_export
+from podium.run.observation import NOTHING, Observation
 from podium.run.prepare import PreparedRun, load_resumable, prepare_resumed, prepare_run, prepare_set
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord, settings_to_resume
@@ -50,13 +55,23 @@ class RunRequest:
     node_rank: int = 0
     as_json: bool = False
     job: JobRecord | None = None  # of the Slurm job that this process is part of, if that requeues itself
+    observation: Observation = NOTHING
     requeued: bool = False  # resumes the job's run, from its beginning if there is no checkpoint yet
+
+    @cached_property
+    def _loaded(self) -> LoadedSystem:
+        return resolve_system(self.system, self.recipe, self.settings)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know about the configuration, one line each; none for a run to resume."""
+        return self._loaded.warnings if self.resumed is None else ()
 
     @cached_property
     def config(self) -> RunConfig:
         """The configuration of the runs. UsageError for invalid settings, or for a run that cannot be resumed."""
         if self.resumed is None:
-            config = load_system(self.system, self.recipe, self.settings)
+            config = self._loaded.config
             require_hardware(config)
             return config
         if self.recipe or self.runs != 1:
@@ -84,7 +99,7 @@ class RunRequest:
             options = run_options(self.runs, self.recipe, self.settings, self.as_json)
         else:
             options = resume_options(self.config, self.resumed.path, self.settings, self.as_json)
-        return launcher_argv(self.config, self.system, options, self.node_rank)
+        return launcher_argv(self.config, self.system, [*options, *self.observation.options], self.node_rank)
 
     def in_requeued_job(self) -> "RunRequest":
         """Return this request, or one to resume the run that an earlier start of the same Slurm job has begun."""
@@ -106,6 +121,8 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
         validate_mounts(request.config_inside, request.system)
         exec_launcher(config, argv)
     require_torch()
+    require_packages(request.observation.log_to)
+    require_gpus(config)
     if request.node_rank > 0:
         run_worker_node(config, request.node_rank, RUNS, progress.note)
     else:
@@ -115,19 +132,25 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
 
 def _make_runs(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
     if request.resumed is None:
-        yield from run_set(request.config, request.runs, progress, request.job)
+        yield from run_set(request.config, request.runs, progress, request.job, request.observation)
         return
-    yield resume(request.resumed, request.system, progress, request.settings, from_start=request.requeued)
+    yield resume(request.resumed, request.system, progress, request.settings, request.requeued, request.observation)
 
 
-def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | None = None) -> Iterator[FinishedRun]:
+def run_set(
+    config: RunConfig,
+    runs: int,
+    progress: Progress,
+    job: JobRecord | None = None,
+    observation: Observation = NOTHING,
+) -> Iterator[FinishedRun]:
     """Make consecutive runs, yield each when it has ended, and copy their logs to results/ at the end.
 
     If a run fails, its log is finalized, its error is raised, and results/ is not changed.
     """
     folder = new_set_folder(config)
     require_writable_results(config.system)  # before hours of training
-    with node_group(config, RUNS, progress.note) as nodes, _system_lock(make_folder(folder.parent)):
+    with node_group(config, RUNS, progress.note) as nodes, system_lock(config.system):
         close_orphaned_runs(folder.parent, progress.note)
         progress.note(describe_hyperparameters(config))
         config, data = prepare_set(config, progress.note, nodes), None
@@ -135,19 +158,15 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
         shortfalls = []
         try:
             for number in range(runs):
-                try:
-                    run = prepare_run(config, folder / f"run_{number}", nodes, data)
-                except (PodiumError, Interrupted):
-                    # Without an entry in the record, the next command would take the run for one that was killed.
-                    attempt(finalize_log, RunFolder(folder / f"run_{number}"))
-                    raise
+                run = prepare_recorded(config, folder / f"run_{number}", nodes, data)
                 data = run.data
                 if number == 0 or not run.caches.samples:
                     progress.note(run.caches.message)
                 if job is not None:
                     job.record_run(run.folder)
                 more = number + 1 < runs
-                finished = _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, progress, more)
+                title = f"Run {number + 1} of {runs}"
+                finished = launch_and_collect(run, title, nodes, progress, observation, more)
                 shortfalls.append(finished.shortfall(config))
                 yield finished
         except (PodiumError, Interrupted):
@@ -159,6 +178,17 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
             progress.note(f"{reason}: the logs are in {folder}, and {results_folder(config.system)} is unchanged")
         else:
             publish(folder)
+
+
+def prepare_recorded(config: RunConfig, folder: Path, nodes: NodeGroup, data: RunData | None) -> PreparedRun:
+    """Prepare a run as `prepare_run` does; record one that cannot be prepared as ended, and raise its error."""
+    try:
+        return prepare_run(config, folder, nodes, data)
+    except (PodiumError, Interrupted) as error:
+        attempt(RunFolder(folder).write_failure, error)
+        # Without an entry in the record, the next command would take the run for one that was killed.
+        attempt(finalize_log, RunFolder(folder))
+        raise
 
 
 def unpublished_reason(folder: Path, shortfalls: Sequence[str]) -> str:
@@ -175,14 +205,19 @@ def unpublished_reason(folder: Path, shortfalls: Sequence[str]) -> str:
 
 
 def resume(
-    run: RunFolder, system: str, progress: Progress, settings: Sequence[str] = (), from_start: bool = False
+    run: RunFolder,
+    system: str,
+    progress: Progress,
+    settings: Sequence[str] = (),
+    from_start: bool = False,
+    observation: Observation = NOTHING,
 ) -> FinishedRun:
     """Resume a run from its last checkpoint, in its own folder. Raises what `load_resumable` and `run_set` raise.
 
     With `from_start` a run that has no checkpoint yet starts again from its beginning.
     """
     name = system_path(system).stem
-    with _system_lock(make_folder(RUNS / name)):
+    with system_lock(name):
         # Checked again under the lock: another `podium run` may have completed the run since the request was made.
         config = load_resumable(run, system, settings, from_start)
         assert_unlocked(
@@ -194,20 +229,30 @@ def resume(
         with node_group(config, RUNS, progress.note) as nodes:
             prepared = prepare_resumed(config, run, nodes, progress.note)
             record_resumed(run)
-            return _launch_and_collect(prepared, "Resumed run", nodes, progress)
+            return launch_and_collect(prepared, "Resumed run", nodes, progress, observation)
 
 
-def _launch_and_collect(
-    run: PreparedRun, title: str, nodes: NodeGroup, progress: Progress, more: bool = False
+def launch_and_collect(
+    run: PreparedRun,
+    title: str,
+    nodes: NodeGroup,
+    progress: Progress,
+    observation: Observation = NOTHING,
+    more: bool = False,
 ) -> FinishedRun:
     """Launch the processes of a run on all nodes, show their progress until they end, and collect the result.
 
     A run that ends just as it is interrupted counts as finished. If `more` runs were to follow, Interrupted is raised
     then.
     """
+    observation.mark(run.folder, progress.note)
+    options = [*run.options, *observation.train_options]
     try:
-        with progress.run(run.config, run.folder, title) as on_tick:
-            nodes.launch(run.config, run.folder, "train", run.options, on_tick)
+        with (
+            metrics_export(run.folder, observation.log_to, progress.note),
+            progress.run(run.config, run.folder, title) as on_tick,
+        ):
+            nodes.launch(run.config, run.folder, "train", options, on_tick)
     except (PodiumError, Interrupted) as error:
         if not isinstance(error, Interrupted) or run.folder.read_summary() is None:
             raise collect_failure(run, error) from None
@@ -239,10 +284,11 @@ def resolve_run_folder(folder: Path) -> RunFolder:
     return RunFolder((folder if folder.exists() else WORKING_FOLDER / folder).resolve())
 
 
-def _system_lock(folder: Path) -> AbstractContextManager[int]:
+def system_lock(system: str) -> AbstractContextManager[int]:
     """Lock a system's folder runs/SYSTEM, since the results of two concurrent sets would mix.
 
     UsageError if another process has locked it.
     """
-    message = f"{folder}: another `podium run` of this system is running; wait for its end"
+    folder = make_folder(RUNS / system)
+    message = f"{folder}: another `podium run` or `podium sweep` of this system is running; wait for its end"
     return exclusive_lock(folder / ".lock", message)

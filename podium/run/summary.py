@@ -13,6 +13,7 @@ from podium.config.schema import RunConfig
 from podium.core.console import summary_table
 from podium.mllog.score import score_seconds
 from podium.run.collect import FinishedRun
+from podium.run.outcome import Outcome
 
 MEANS = (
     "seconds",
@@ -58,7 +59,7 @@ def print_table(console: Console, config: RunConfig, runs: Sequence[FinishedRun]
 
 def _run_table(runs: Sequence[FinishedRun]) -> Table:
     table = Table(title="Runs")
-    for heading in ("result", "seed", "time", "samples", "accuracy", "status", "compliance"):
+    for heading in ("result", "seed", "time", "samples", "accuracy", "outcome", "compliance"):
         table.add_column(heading, overflow="fold")
     for run in runs:
         table.add_row(
@@ -67,7 +68,7 @@ def _run_table(runs: Sequence[FinishedRun]) -> Table:
             f"{run.summary['seconds']:.2f} s",
             f"{run.summary['samples']:,}",
             f"{run.summary['accuracy']:.4f}",
-            "success" if run.reached_target else "aborted",
+            run.outcome,
             _verdict([run]).partition(" (")[0] if run.compliant else _verdict([run]),
         )
     return table
@@ -80,7 +81,7 @@ def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[Fin
     if totals.get("score_seconds") is not None:
         table.add_row("MLPerf score", f"{totals['score_seconds']:.2f} s")
     target = config.target_accuracy
-    time = "time-to-train" if totals["reached_target"] else "time, target not reached" if target else "time"
+    time = "time-to-train" if totals["reached_target"] else f"time, {Outcome.MISSED}" if target else "time"
     table.add_row(time, f"{totals['seconds']:.2f} s")
     table.add_row("accuracy", f"{totals['accuracy']:.4f}" + (f" (target {target})" if target is not None else ""))
     table.add_row("samples", f"{totals['samples']:,.0f}")
@@ -92,6 +93,10 @@ def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[Fin
     )
     table.add_row("padding share", f"{totals['padding_share']:.1%}")
     table.add_row("balance (max/mean tokens)", f"{totals['max_over_mean_tokens']:.4f}", end_section=True)
+    energies = [run.summary.get("energy_joules") for run in runs]
+    if known := [float(energy) for energy in energies if energy is not None]:
+        of = "" if len(known) == len(runs) else f", mean of {len(known)} runs"
+        table.add_row("energy of the GPUs", f"{mean(known) / 1000:,.1f} kJ{of}", end_section=True)
     total = sum(totals["phases_ms"].values())
     for phase, milliseconds in totals["phases_ms"].items():
         table.add_row(f"{phase.replace('_', ' ')}", f"{milliseconds:.2f} ms a step, {milliseconds / total:5.1%}")

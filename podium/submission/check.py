@@ -18,7 +18,7 @@ from rich.text import Text
 from podium.core.console import MARKS, UNKNOWN, number_table, print_line, summary_table, text_table
 from podium.core.errors import PodiumError, UsageError
 from podium.core.finding import Finding, Severity, has_errors, severity_counts
-from podium.core.text import printable
+from podium.core.text import format_list, printable
 from podium.mllog.benchmarks import benchmarks, find_benchmark, rounds
 from podium.mllog.read import read_log
 from podium.mllog.results_tree import Package, find_packages
@@ -333,7 +333,13 @@ def _display_folder(path: str) -> str:
     return str(pure if is_set and not pure.suffix else pure.parent)
 
 
-FIELD_STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "not detected": "dim"}
+FIELD_STYLES = {
+    "same": "green",
+    "differs": "red",
+    "not stated": "yellow",
+    "not detected": "dim",
+    "not checked: needs all nodes": "yellow",
+}
 
 
 def print_fields(console: Console, system: str, fields: Sequence["Field"]) -> None:
@@ -357,8 +363,12 @@ def print_package(console: Console, packaged: "BuiltPackage") -> None:
             print_line(console, f"compared: {submitted.label}: {text}")
         for note in submitted.notes:
             print_line(console, f"note: {submitted.label}: {note}")
+    grouped: dict[tuple[str, str, str], list[str]] = {}
     for finding in packaged.findings:
-        print_line(console, f"warning: {finding.rule}: {finding.path}: {finding.message} ({finding.source})")
+        grouped.setdefault((finding.rule, finding.message, finding.source), []).append(finding.path)
+    for (rule, message, source), paths in grouped.items():
+        where = paths[0] if len(paths) == 1 else f"{len(paths)} files ({format_list(paths, 3)})"
+        print_line(console, f"warning: {rule}: {where}: {message} ({source})")
     print_line(console, str(packaged.folder))
 
 

@@ -9,24 +9,24 @@ import json
 import os
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from podium.config.schema import RunConfig
+from podium.config.schema import MAY_BE_EMPTY, Description, RunConfig, is_stated
+from podium.core.errors import PodiumError, UsageError
+from podium.doctor.accelerators import query_nvidia_smi
 from podium.doctor.devices import MEMORY, memory_bytes
-from podium.doctor.rules import MAY_BE_EMPTY, is_stated
+from podium.run.records import runs_of_system
 from podium.submission.checks.systems import FIELDS
 
 CPUINFO, CPUS, RELEASE = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu"), Path("/etc/os-release")
 GIB = 2**30
 SMI_FIELDS = ("driver_version", "clocks.max.sm")
-SMI_TIMEOUT_SECONDS = 30.0
+MAX_READ_RUNS = 40  # newest runs of a system
 CACHE_SUFFIXES = {"Data": "d", "Instruction": "i"}
 
 
@@ -114,16 +114,9 @@ def _format_caches(folder: Path) -> str:
 
 def _query_nvidia_smi() -> tuple[str, str]:
     """Return the driver's version and the maximum clock rate of the first GPU; empty where nvidia-smi has none."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return "", ""
-    query = [program, f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=SMI_TIMEOUT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "", ""
-    match = re.match(r"\s*([\d.]+)\s*,\s*(\d+)\s*$", (done.stdout.splitlines() or [""])[0])
-    if done.returncode or match is None:
+    rows = query_nvidia_smi(SMI_FIELDS)
+    match = re.match(r"([\d.]+),(\d+)$", ",".join(rows[0]) if rows else "")
+    if match is None:
         return "", ""
     return match[1], f"{int(match[2])} MHz"
 
@@ -133,7 +126,10 @@ def _format_capacity(size: int) -> str:
     return f"{size / GIB:.0f} GB"
 
 
-Verdict = Literal["same", "differs", "not stated", "not detected"]
+Verdict = Literal["same", "differs", "not stated", "not detected", "not checked: needs all nodes"]
+NEEDS_ALL_NODES: Verdict = "not checked: needs all nodes"
+# Fields of a system of several nodes that one of them does not show.
+FIELDS_OF_ALL_NODES = ("number_of_nodes", "host_networking_topology")
 SIZE_TOLERANCE = 0.12  # between memory as it is sold, such as 2 TB, and the part that the kernel reports
 CLOCK_TOLERANCE = 0.02
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -161,14 +157,32 @@ def stated(config: RunConfig) -> dict[str, str]:
     return config.description.model_dump(by_alias=True)
 
 
-def compare(config: RunConfig, detected: Detected) -> list[Field]:
-    """Compare every field of the description, then every detected software version, with the system file."""
-    found = dict(detected.fields) | {"number_of_nodes": str(config.launch.nodes)}
+def require_complete(path: str, description: Mapping[str, str]) -> None:
+    """Raise UsageError with the names of all fields that a submission needs and a system's file lacks."""
+    missing = Description.model_validate(description).missing_fields()
+    if missing:
+        raise UsageError(
+            f"{path}: description lacks {len(missing)} of the {len(FIELDS)} fields that MLPerf requires for a "
+            f"submission: {', '.join(missing)}; add them under description: (`podium submit describe {path} --fill` "
+            "prints those that it detects on a node of the system; write `not stated` where nothing can be stated)"
+        )
+
+
+def compare(config: RunConfig, detected: Detected, ran_on_nodes: int | None = None) -> list[Field]:
+    """Compare every field of the description, then every detected software version, with the system file.
+
+    `ran_on_nodes` is the number of nodes of a finished run of the system, None without one. Where the launch has
+    several nodes and none of its runs is known, fields that one machine does not show are not checked.
+    """
+    nodes = config.launch.nodes
+    found = dict(detected.fields) | {"number_of_nodes": str(ran_on_nodes or nodes)}
     if config.launch.device == "cpu":
         # GPUs that the launch does not use are not part of the described system.
         found = {key: value for key, value in found.items() if not key.startswith("accelerator")}
         found["accelerators_per_node"] = "0"
     fields = [_compare_field(name, text, found.get(name, "")) for name, text in stated(config).items()]
+    if nodes > 1:
+        fields = [_without_other_nodes(one, ran_on_nodes is not None) for one in fields]
     stack = config.description.other_software_stack
     return fields + [
         Field(
@@ -179,6 +193,32 @@ def compare(config: RunConfig, detected: Detected) -> list[Field]:
         )
         for name, version in detected.software.items()
     ]
+
+
+def _without_other_nodes(one: Field, ran: bool) -> Field:
+    """Return the field as one machine of several shows it; `ran` is whether the number of nodes is that of a run."""
+    if one.name not in FIELDS_OF_ALL_NODES or one.verdict == "not stated":
+        return one
+    if one.name == "number_of_nodes" and (ran or one.verdict == "differs"):  # it contradicts the run, or launch.nodes
+        return one
+    return replace(one, detected="", verdict=NEEDS_ALL_NODES)
+
+
+def nodes_of_runs(config: RunConfig, runs: Path) -> int | None:
+    """Return the number of nodes of the system's newest finished run with this launch; None without one.
+
+    `runs` is the folder with the runs of all systems.
+    """
+    for record in runs_of_system(runs / config.system)[: -MAX_READ_RUNS - 1 : -1]:
+        if record.summary_number("seconds") is None or not record.configured:
+            continue
+        try:
+            nodes = record.settings["launch"]["nodes"]
+        except (PodiumError, KeyError, TypeError):  # written by another version
+            continue
+        if nodes == config.launch.nodes:
+            return config.launch.nodes
+    return None
 
 
 def fill_description(config: RunConfig, fields: Sequence[Field]) -> tuple[dict[str, str], list[str]]:

@@ -12,7 +12,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
 from podium.core.files import make_folder, write_atomically
 from podium.core.json_files import read_json
-from podium.core.text import short_repr
+from podium.core.text import one_line, short_repr
 from podium.launch.launch import launch
 from podium.run.progress import MetricsReader
 
@@ -24,11 +24,21 @@ OnEvaluation = Callable[[int, float], None]
 class Outcome:
     """Result of one training, or of several repeats of it."""
 
-    value: float  # the objective, minimised: samples to target, or a penalty if it was not reached
+    value: float  # the objective, minimised: samples to target, interpolated, or a penalty if it was not reached
     reached: bool
     samples: int  # trained on
     accuracy: float  # best over evaluations
     failure: str = ""  # error message of a training that failed
+
+    def describe(self, target: float) -> str:
+        """What was observed, and what the objective is: an interpolated crossing of the target, or a penalty."""
+        if self.reached:
+            return f"{self.value:,.0f} samples to the target (interpolated), {self.samples:,} trained"
+        failed = f"; failed: {one_line(self.failure)}" if self.failure else ""
+        return (
+            f"target not reached in {self.samples:,} samples, accuracy {self.accuracy:.4f} of {target:g}, objective "
+            f"{self.value:,.0f}{failed}"
+        )
 
     @classmethod
     def of_repeats(cls, outcomes: Sequence["Outcome"]) -> "Outcome":

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optuna.trial import FrozenTrial, TrialState
+
 from podium.config.load import load_resolved, write_resolved
 from podium.config.schema import RunConfig
+from podium.core.console import print_command
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, write_atomically
 from podium.core.paths import WORKING_FOLDER, child_environment
@@ -65,11 +68,24 @@ def search(
         trials = finished_trials(study)
         for trial in (trial for trial in trials if trial.number not in reported):
             reported.add(trial.number)
-            outcome = f"{trial.value:,.0f} samples" if trial.state.name == "COMPLETE" else "pruned"
-            report(f"{space.name}: trial {len(reported)} of {space.trials}: {outcome}")
+            report(f"{space.name}: trial {len(reported)} of {space.trials}: {_describe_trial(trial, base)}")
         return space.trials - len(trials)
 
     _run_workers(commands(), count_missing, workers.count)
+
+
+def _describe_trial(trial: FrozenTrial, base: RunConfig) -> str:
+    """What a complete or pruned trial observed."""
+    known = trial.user_attrs
+    if trial.state != TrialState.COMPLETE or trial.value is None:
+        return f"pruned after {known.get('samples', 0):,} samples, accuracy {known.get('accuracy', 0.0):.4f}"
+    outcome = Outcome(trial.value, known["reached"], known["samples"], known["accuracy"], known.get("failure", ""))
+    return outcome.describe(_target(base))
+
+
+def _target(config: RunConfig) -> float:
+    assert config.target_accuracy is not None, "a search without a target is refused"
+    return config.target_accuracy
 
 
 def repeat(folder: Path, config: RunConfig, seeds: Sequence[int], workers: Workers, report: Report) -> list[Outcome]:
@@ -93,7 +109,7 @@ def repeat(folder: Path, config: RunConfig, seeds: Sequence[int], workers: Worke
         found = outcomes()
         for seed in sorted(set(found) - reported):
             reported.add(seed)
-            report(f"{folder.name}, seed {seed}: {found[seed].value:,.0f} samples")
+            report(f"{folder.name}, seed {seed}: {found[seed].describe(_target(config))}")
         return len(seeds) - len(found)
 
     commands = iter([[str(folder), "repeat", str(s), str(workers.threads)] for s in seeds if s not in reported])
@@ -129,8 +145,10 @@ class Worker:
 
     def __init__(self, arguments: list[str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 — closed when the process has ended
+        argv = [*WORKER, *arguments]
+        print_command(argv)
         self._process = subprocess.Popen(
-            [*WORKER, *arguments],
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,

@@ -54,17 +54,18 @@ class Repeats:
     """Trainings of the same settings with several seeds."""
 
     name: str
-    values: tuple[float, ...]  # samples to target, or the penalty of a training that did not reach it
+    # Of each training: samples at which its accuracy curve crosses the target, or the penalty if it did not reach it.
+    objectives: tuple[float, ...]
     reached: int
-    samples: float  # mean samples trained on, in whole evaluation intervals
+    samples_trained: float  # mean, in whole evaluation intervals
 
     @property
     def mean(self) -> float:
-        return mean(self.values)
+        return mean(self.objectives)
 
     @property
     def deviation(self) -> float:
-        return stdev(self.values) if len(self.values) > 1 else math.nan
+        return stdev(self.objectives) if len(self.objectives) > 1 else math.nan
 
     @classmethod
     def of(cls, name: str, outcomes: Sequence[Outcome]) -> "Repeats":
@@ -73,7 +74,13 @@ class Repeats:
 
     def as_json(self) -> dict[str, Any]:
         deviation = None if math.isnan(self.deviation) else self.deviation
-        return asdict(self) | {"n": len(self.values), "mean": self.mean, "sd": deviation}
+        all_reached = self.reached == len(self.objectives)
+        return asdict(self) | {
+            "n": len(self.objectives),
+            "mean_objective": self.mean,
+            "sd_objective": deviation,
+            "mean_samples_to_target": self.mean if all_reached else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -176,11 +183,11 @@ def _repeat(
 
 
 def difference(shipped: Repeats, other: Repeats) -> tuple[float, float]:
-    """Difference of mean samples to target, shipped − other, and its standard error (Welch, 1947: unequal variances).
+    """Difference of mean objectives, shipped − other, and its standard error (Welch, 1947: unequal variances).
 
     The error is NaN for fewer than two repeats.
     """
-    errors = [repeats.deviation**2 / len(repeats.values) for repeats in (shipped, other)]
+    errors = [repeats.deviation**2 / len(repeats.objectives) for repeats in (shipped, other)]
     return shipped.mean - other.mean, math.sqrt(sum(errors))
 
 
@@ -217,15 +224,30 @@ def as_json(tuned: TuneResult) -> dict[str, Any]:
                 "repeats_per_trial": one.space.repeats_per_trial,
                 "pruned": sum(trial.state.name == "PRUNED" for trial in one.trials),
                 "best_trial": one.best.number,
-                "best_samples": one.best.value,
+                "best": _trial_json(one.best),
                 "is_shipped": one.is_shipped,
                 "settings": one.settings,
                 "set": as_arguments(one.settings),
-                "values": [trial.value if trial.state.name == "COMPLETE" else None for trial in one.trials],
+                "results": [_trial_json(trial) for trial in one.trials],
             }
             for one in tuned.results
         },
         "repeats": {one.name: one.as_json() for one in tuned.repeats},
+    }
+
+
+def _trial_json(trial: FrozenTrial) -> dict[str, Any]:
+    """Return a trial's result. `samples_to_target` is interpolated, and null for a target that was not reached."""
+    complete, attributes = trial.state.name == "COMPLETE", trial.user_attrs
+    reached = complete and attributes["reached"]
+    return {
+        "state": trial.state.name.lower(),
+        "reached": reached,
+        "objective": trial.value if complete else None,
+        "samples_to_target": trial.value if reached else None,
+        "samples_trained": attributes.get("samples"),
+        "accuracy": attributes.get("accuracy"),
+        "failure": attributes.get("failure") or None,
     }
 
 
@@ -238,19 +260,23 @@ def write_tune_report(tuned: TuneResult) -> None:
 
 COLOURS = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e")
 SHIPPED_COLOUR = "#555555"
+OBJECTIVE = (
+    "objective: samples at which the accuracy curve crosses the target, interpolated between evaluations; where a "
+    "training did not reach it, a penalty of max_samples or more. trained: samples that were observed"
+)
 MIN_STANDARD_ERRORS = 2.0  # smallest difference that is reported as one, in standard errors
 
 
 def print_tuned(console: Console, tuned: TuneResult) -> None:
     """Print a table of the searches, the best settings of each, and the repeats compared with the shipped settings."""
-    headings = ("trials", "pruned", "best trial", "samples to target", "accuracy")
-    table = number_table(f"{tuned.shipped.system}: searches", "search", *headings)
+    headings = ("trials", "pruned", "best trial", "objective", "target reached", "trained", "accuracy")
+    table = number_table(f"{tuned.shipped.system}: searches", "search", *headings, caption=OBJECTIVE)
     for one in tuned.results:
         pruned = sum(trial.state.name == "PRUNED" for trial in one.trials)
-        reached = "" if one.best.user_attrs["reached"] else " (not reached)"
-        accuracy = f"{one.best.user_attrs['accuracy']:.4f}"
+        best = one.best.user_attrs
         counts = (str(len(one.trials)), str(pruned), str(one.best.number))
-        table.add_row(one.space.name, *counts, f"{one.best.value:,.0f}{reached}", accuracy)
+        figures = (f"{one.best.value:,.0f}", "yes" if best["reached"] else "no", f"{best['samples']:,}")
+        table.add_row(one.space.name, *counts, *figures, f"{best['accuracy']:.4f}")
     console.print(table)
     for one in tuned.results:
         console.print(f"\nbest of {one.space.name}:", style="bold", highlight=False)
@@ -263,12 +289,13 @@ def print_tuned(console: Console, tuned: TuneResult) -> None:
 
 
 def _repeat_table(repeats: Sequence[Repeats]) -> Table:
-    headings = ("n", "reached", "samples to target", "sd", "minimum", "maximum")
+    headings = ("n", "reached", "objective", "sd", "minimum", "maximum", "trained, mean")
     table = number_table("Repeats with the same new seeds", "settings", *headings)
     for one in repeats:
         deviation = "–" if math.isnan(one.deviation) else f"{one.deviation:,.0f}"
-        figures = (f"{one.mean:,.0f}", deviation, f"{min(one.values):,.0f}", f"{max(one.values):,.0f}")
-        table.add_row(one.name, str(len(one.values)), str(one.reached), *figures)
+        ends = (f"{min(one.objectives):,.0f}", f"{max(one.objectives):,.0f}")
+        figures = (f"{one.mean:,.0f}", deviation, *ends, f"{one.samples_trained:,.0f}")
+        table.add_row(one.name, str(len(one.objectives)), str(one.reached), *figures)
     return table
 
 
@@ -288,8 +315,11 @@ def verdicts(results: Sequence[SearchResult], repeats: Sequence[Repeats]) -> Ite
                 f"{abs(fewer):,.0f} ± {error:,.0f} samples {'fewer' if fewer > 0 else 'more'} than the shipped settings"
             )
             significant = abs(fewer) > MIN_STANDARD_ERRORS * error
-            yield f"{name}: {comparison}" + (
-                "" if significant else f", less than {MIN_STANDARD_ERRORS:g} standard errors"
+            missed = sum(len(side.objectives) - side.reached for side in (by_name[SHIPPED], by_name[name]))
+            yield (
+                f"{name}: {comparison}"
+                + ("" if significant else f", less than {MIN_STANDARD_ERRORS:g} standard errors")
+                + (f"; of the trainings compared {missed} missed the target and count with a penalty" if missed else "")
             )
 
 
@@ -303,11 +333,13 @@ def plot_tuned(tuned: TuneResult, path: Path) -> None:
         for number, repeats in enumerate(tuned.repeats):
             colour = colours.get(repeats.name, SHIPPED_COLOUR)
             _draw_repeats(axes, repeats, longest + 2 + 2 * number, colour)
-        axes.axhline(tuned.shipped.max_samples, color="#bbbbbb", linewidth=0.8, label="max_samples: above, not reached")
+        axes.axhline(
+            tuned.shipped.max_samples, color="#bbbbbb", linewidth=0.8, label="max_samples: penalties are above it"
+        )
         axes.set_yscale("log")
         axes.set_xlabel("trial; to the right, repeats of the best settings with other seeds, with mean ± sd")
-        axes.set_ylabel("samples to target")
-        axes.set_title(f"Samples to the target of {tuned.shipped.target_accuracy} on {tuned.shipped.system}")
+        axes.set_ylabel("objective: samples to target, interpolated, or penalty")
+        axes.set_title(f"Search for the target of {tuned.shipped.target_accuracy} on {tuned.shipped.system}")
         axes.legend()
 
 
@@ -322,8 +354,8 @@ def _draw_trials(axes: Axes, one: SearchResult, colour: str) -> None:
 
 
 def _draw_repeats(axes: Axes, repeats: Repeats, place: float, colour: str) -> None:
-    count = len(repeats.values)
-    axes.scatter([place] * count, repeats.values, s=14, color=colour, marker="x", gid=f"repeats-{repeats.name}")
+    count = len(repeats.objectives)
+    axes.scatter([place] * count, repeats.objectives, s=14, color=colour, marker="x", gid=f"repeats-{repeats.name}")
     error = 0.0 if math.isnan(repeats.deviation) else repeats.deviation
     label = f"{repeats.name}, {count} repeats"
     axes.errorbar([place + 0.5], [repeats.mean], yerr=[error], fmt="o", color=colour, capsize=3, label=label)

@@ -16,6 +16,7 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError
 from podium.core.processes import end_with_parent
+from podium.run.implementation import format_process_error
 from podium.tune.objective import Outcome, train, write_outcome
 from podium.tune.space import load_space, with_values
 from podium.tune.study import open_study
@@ -32,7 +33,7 @@ def main() -> int:
         else:
             run_trial(folder, int(job), seed, threads)
     except (PodiumError, Interrupted) as error:
-        print(error, file=sys.stderr)
+        print(format_process_error(error), file=sys.stderr)
         return error.exit_code
     return 0
 

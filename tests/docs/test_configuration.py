@@ -36,7 +36,7 @@ def test_every_field_of_the_schema_is_described_and_has_a_row() -> None:
         (field.alias or name, field.description)
         for model in models()
         for name, field in model.model_fields.items()
-        if (model, name) not in [(schema.RunConfig, key) for key in ("system", "description", "launch")]
+        if (model, name) not in [(schema.RunConfig, key) for key in ("system", "description", "launch", "reproduces")]
     ]
     assert len(fields) > 110
     assert all(text and text[0] not in " ." and not text.endswith(".") for _, text in fields), fields
@@ -54,7 +54,7 @@ def test_every_field_of_the_schema_is_described_and_has_a_row() -> None:
         "| `beta1` | number ≥ 0, < 1 | of `hyperparameters` |",
         "| `max_norm` | number > 0 | of the recipe |",
         "| `phases` | list of [`phases`](#phases) | – |",
-        "| `accelerator_on-chip_memories` | text | required |",
+        "| `accelerator_on-chip_memories` | text | – |",
         "| `loader` | `own`, `dali`, `exchange` | `own` |",
     ],
 )
@@ -70,10 +70,10 @@ def test_a_page_without_marks_is_refused() -> None:
 def test_the_command_writes_the_reference_into_its_page(tmp_path: Path) -> None:
     page = tmp_path / "configuration.md"
     with pytest.raises(UsageError, match="there is no such page"):
-        main(page)
+        main(page, tmp_path / "schema.json")
     before, _, after = TEXT.partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\nold\n{END}{after.partition(END)[2]}", encoding="utf-8")
-    main(page)
+    main(page, tmp_path / "schema.json")
     assert page.read_text(encoding="utf-8") == TEXT
 
 

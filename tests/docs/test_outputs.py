@@ -83,7 +83,9 @@ def test_the_readme_shows_a_run_as_it_is_printed(monkeypatch: pytest.MonkeyPatch
     }
     monkeypatch.chdir("/")
     here = Path("/")
-    run = FinishedRun(here / numbers["result"], here / numbers["side files"], 1, summary, dict.fromkeys(RULESETS, ""))
+    run = FinishedRun(
+        here / numbers["result"], here / numbers["side files"], 1, summary, dict.fromkeys(RULESETS, ""), 0.72
+    )
     out = io.StringIO()
     print_table(Console(file=out, width=80), load_system("laptop"), [run])
     assert out.getvalue().split() == table.split()

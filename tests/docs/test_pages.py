@@ -28,6 +28,7 @@ TESTED = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 RECORDS = ("lab-notebook.md", "CHANGELOG.md")  # they record what was measured on a day, under the names of that day
 LARGEST_LINES, LONGEST_LINE = 150, 120
 COMMAND: Any = get_command(app)
+TOP_LEVEL_OPTIONS = ("--version", "--install-completion")
 OF_A_SYSTEM = ("run", "doctor", "bench", "balance", "predict", "rehearse", "tune", "submit describe", "submit package")
 RECIPES = [path.stem for path in (CODE_FOLDER / "implementations" / "pytorch" / "recipes").glob("*.yaml")]
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*…?|.*[/.].*")  # such as SYSTEM or path/to/my_system.yaml
@@ -68,7 +69,7 @@ def inline_commands(page: Path) -> Iterator[list[str]]:
 def resolve(arguments: list[str]) -> tuple[str, Any, list[str]]:
     """The name, the command and the remaining arguments of `podium …` without its first word."""
     command, names = COMMAND, []
-    while hasattr(command, "commands"):
+    while hasattr(command, "commands") and not (arguments and arguments[0] in TOP_LEVEL_OPTIONS):
         assert arguments and arguments[0] in command.commands, f"podium {' '.join([*names, *arguments])}"
         command, names, arguments = command.commands[arguments[0]], [*names, arguments[0]], arguments[1:]
     return " ".join(names), command, arguments

@@ -22,6 +22,8 @@ from podium.config.schema import RunConfig
 from podium.core.paths import CODE_FOLDER
 from podium.launch.launch import Node, command
 from podium.mllog.write import ABORTED, SUCCESS, NumericalPrecision, OptimizerHyperparameters, ResultLog
+from podium.run.dry_run import dry_run
+from podium.run.run_set import RunRequest
 
 LAPTOP = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))
 
@@ -217,6 +219,13 @@ def run_podium(*arguments: str, cwd: Path = CODE_FOLDER, columns: int = 120) -> 
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     return CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def dry_run_lines(request: RunRequest) -> list[str]:
+    """Comments and commands of `podium run --dry-run`, each command on one line."""
+    planned = dry_run(request)
+    warnings = [f"# WARNING: {warning}" for warning in planned.warnings]
+    return [*(f"# {one}" for one in planned.comments), *warnings, *(command.line for command in planned.commands)]
 
 
 WritePackage = Callable[..., Path]

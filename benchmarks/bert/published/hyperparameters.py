@@ -22,6 +22,8 @@ class HyperparameterSet:
     used_at: tuple[int, ...]  # global batch sizes that it was trained with
     samples: int | None  # mean samples to target; None: unknown
     optimizer: Mapping[str, Any]  # values by keys of `bert.optimizer`
+    # Numbers and models of the accelerators that it was published on, such as `8 H100`; () if it was not published.
+    published_on: tuple[str, ...] = ()
 
     @property
     def algorithm(self) -> str:
@@ -39,5 +41,6 @@ def hyperparameter_sets() -> Mapping[str, HyperparameterSet]:
     """All sets by name, in the order of the file."""
     sets = {}
     for name, entry in read_yaml(PATH).items():
-        sets[name] = HyperparameterSet(name, **(entry | {"used_at": tuple(entry["used_at"])}))
+        lists = {key: tuple(entry[key]) for key in ("used_at", "published_on") if key in entry}
+        sets[name] = HyperparameterSet(name, **(entry | lists))
     return sets

@@ -40,6 +40,7 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
 from podium.core.files import write_atomically
+from podium.core.machine import this_machine
 from podium.core.processes import end_with_parent
 from podium.planning.batch_plan import SHAPE_STEPS, GlobalBatch
 
@@ -61,7 +62,7 @@ def main() -> int:
     parser.add_argument("--lengths", type=Path, help="JSON list with the number of samples of each length")
     parser.add_argument("--ablate", action="store_true", help="turn off each optimisation, one at a time")
     parser.add_argument(
-        "--against", choices=["huggingface"], help="another implementation to time, in turn with Podium"
+        "--baseline", choices=["huggingface"], help="another implementation to time, in turn with Podium"
     )
     parser.add_argument(
         "--costs", action="store_true", help="fit the cost of a token, a pair of tokens, a masked token and a sequence"
@@ -116,7 +117,7 @@ def _bench(
             sides.append(podium_side(name, changed, problem))
             descriptions[name] = description
     attentions: list[str] = []
-    if arguments.against == "huggingface":
+    if arguments.baseline == "huggingface":
         attentions = attention_implementations(device)
         sides += [hugging_face_side(attention, config, problem) for attention in attentions]
 
@@ -130,7 +131,7 @@ def _bench(
         podium = results[PODIUM]
         batches = [order.global_batch(step) for step in podium.steps]
         summary = _rates(batches, podium, config, processes, size, vocabulary_size, peak) | {
-            "phases_ms": {phase: 1000 * s / found["taken"] for phase, s in found["phases"].items() if s > 0},
+            "phase_milliseconds": {phase: 1000 * s / found["taken"] for phase, s in found["phases"].items() if s > 0},
             "memory_bytes": podium.peak_bytes or found["process_bytes"],
             "estimated_bytes": podium.needed_bytes,
             "precision": precision,
@@ -191,6 +192,7 @@ def _rates(
         "hidden": size.hidden,
         "vocabulary": vocabulary_size,
         "torch": torch.__version__,
+        "machine": this_machine().as_json(),
     }
 
 

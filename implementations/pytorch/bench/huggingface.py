@@ -21,7 +21,7 @@ def attention_implementations(device: torch.device) -> list[str]:
     """Return the attention implementations of transformers that run here. Raises UsageError if it is not installed."""
     if find_spec("transformers") is None:
         raise UsageError(
-            "--against huggingface: transformers is not installed; run `.venv/bin/python -m pip install transformers`"
+            "--baseline huggingface: transformers is not installed; run `.venv/bin/python -m pip install transformers`"
         )
     flash = device.type == "cuda" and find_spec("flash_attn") is not None
     return ["eager", "sdpa", *(["flash_attention_2"] if flash else [])]

@@ -225,7 +225,7 @@ def _mode_result(
         "milliseconds": own.milliseconds,
         "times_after": own.total / after.total,
         "times_after_by_step": own.ratios(after),
-        "phases_ms": {phase: 1000 * s / steps for phase, s in runners[mode].clock.seconds.items()},
+        "phase_milliseconds": {phase: 1000 * s / steps for phase, s in runners[mode].clock.seconds.items()},
         "buckets": runners[mode].stepper.sync.buckets or None,
     }
 

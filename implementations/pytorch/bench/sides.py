@@ -75,7 +75,7 @@ def hugging_face_side(attention: str, config: RunConfig, problem: Problem) -> Si
     """Return Hugging Face's model, on the samples of Podium's steps with `config`. Raises UsageError if padded."""
     if config.balancing == "padded":
         raise UsageError(
-            "--against huggingface: balancing is padded; use another one, since it is compared with unpadded steps"
+            "--baseline huggingface: balancing is padded; use another one, since it is compared with unpadded steps"
         )
     precision = resolve_precision(config.precision, problem.device)
     micro_batch = config.local_batch_size // config.gradient_accumulation_steps

@@ -86,7 +86,7 @@ class StepTimes:
 
 def min_median_max(values: Sequence[float]) -> dict[str, float]:
     """Return minimum, median and maximum of at least one value, as JSON."""
-    return {"least": min(values), "median": median(values), "greatest": max(values)}
+    return {"min": min(values), "median": median(values), "max": max(values)}
 
 
 HEAD_SIZE = 64

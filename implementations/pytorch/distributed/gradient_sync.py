@@ -52,6 +52,7 @@ class GradientSync:
     def __init__(self, clipping: Clipping | None, wire: str) -> None:
         self.clipping, self.wire = clipping, wire
         self.last_bucket_ready = 0.0  # host time of time.perf_counter, seconds
+        self.when_ready: Callable[[], None] | None = None  # called with the last bucket
         self.buckets = 0  # number of DDP's buckets; only set with `bucket` clipping, from the first `begin` on
         self.hook = HOOKS[self.clipping.when if self.clipping else "after"]
         self._ranks = dist.get_world_size()
@@ -148,6 +149,8 @@ HOOKS: dict[str, Callable[[GradientSync, GradBucket], Future[Tensor]]] = {
 
 def _hook(sync: GradientSync, bucket: GradBucket) -> Future[Tensor]:
     sync.last_bucket_ready = time.perf_counter()
+    if sync.when_ready is not None and bucket.is_last():
+        sync.when_ready()
     return sync.hook(sync, bucket)
 
 

@@ -3,7 +3,8 @@
 A thread of each rank writes a heartbeat into the run's store every few seconds. If its rank has made no progress for
 launch.timeout_seconds, the thread compares the heartbeats of all ranks. Ranks without a new heartbeat have stalled the
 run (the process is stopped or the machine is down); if all send heartbeats, it is the ranks with the least progress.
-The thread reports them and ends its process, upon which torchrun ends the others. Each heartbeat is also sent to the
+The thread reports them, with the last collectives of all ranks (flight_recorder.py), and ends its process, upon which
+torchrun ends the others. Each heartbeat is also sent to the
 node's launcher, which detects the case that all processes are stopped, watchdog threads included.
 
 SIGTERM sets a flag instead of ending the process, which then saves a checkpoint and exits.
@@ -16,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +26,12 @@ from typing import Protocol, Self, TypeVar
 
 import torch.distributed as dist
 
+from implementations.pytorch.distributed import flight_recorder
 from implementations.pytorch.distributed.process_group import Processes, run_store
 from implementations.pytorch.phase_clock import PhaseClock
 from podium.config.run_folder import RunFolder
 from podium.core.clock import AwakeClock
-from podium.core.errors import StoppedAfterSaving, WorkError
+from podium.core.errors import StoppedAfterSaving, WorkError, attempt
 from podium.launch.progress_watch import Heartbeats, heartbeat_interval
 from podium.launch.timeouts import saving_seconds
 
@@ -105,6 +108,7 @@ class Watchdog:
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._send_heartbeat()
         if self._status_store is not None:
+            self._status_store.set(_collectives_key(self._processes.rank), "null")
             self._processes.barrier()  # from now on the store has a heartbeat of every rank
         self._thread = threading.Thread(target=self._monitor, name="watch", daemon=True)
         self._thread.start()
@@ -161,16 +165,40 @@ class Watchdog:
         # Progress is read again: this rank may have continued while the heartbeats were compared.
         if message is None or self._clock.laps + self._items_done != last_progress or self._closed.is_set():
             return
+        # First without collectives: reading them may block where the driver of a GPU does.
         self._folder.write_failure(WorkError(message), final=False)
+        if collectives := self._last_collectives():
+            message += f". By PyTorch's flight recorder ({self._folder.flight_recorder}): {collectives}"
+            self._folder.write_failure(WorkError(message), final=False)
         print(f"rank {self._processes.rank}: {message}; this rank is at", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(sys.stderr)
         # Not sys.exit: the main thread is blocked in a collective, and a normal exit would wait for it.
         os._exit(WorkError.exit_code)
 
+    def _last_collectives(self) -> str:
+        """Write this rank's recorded collectives, and describe those of all ranks that do so at about this time."""
+        own, _ = attempt(flight_recorder.dump, self._folder.flight_recorder, self._processes.rank)
+        if own is None or self._status_store is None:
+            return ""
+        self._status_store.set(_collectives_key(self._processes.rank), json.dumps(own))
+        # All ranks detect the hang within an interval or two; a rank that is stopped never does.
+        deadline = time.monotonic() + 3 * self._interval
+        while True:
+            found = [
+                json.loads(self._status_store.get(_collectives_key(rank))) for rank in range(self._processes.ranks)
+            ]
+            if None not in found or time.monotonic() > deadline:
+                return flight_recorder.describe(found)
+            time.sleep(self._interval / 10)
+
     def _read_heartbeats(self) -> list[Heartbeat]:
         if self._status_store is None:
             return [self._send_heartbeat()]
         return [Heartbeat(**json.loads(self._status_store.get(str(rank)))) for rank in range(self._processes.ranks)]
+
+
+def _collectives_key(rank: int) -> str:
+    return f"collectives/{rank}"
 
 
 def connect_status_store(processes: Processes) -> StatusStore | None:

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from podium.comparison.ab.operands import Difference, Side, differences, mixed_settings, settings_from_logs
-from podium.comparison.ab.significance import RcpTest, Summary, Welch, rcp_test, summarize, welch_test
 from podium.core.console import print_line, result_table, text_table
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, truncate
 from podium.mllog.run import Run
+from podium.mllog.significance import RcpTest, Summary, Welch, format_p_value, rcp_test, summarize, welch_test
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,6 @@ def verdict(a: str, b: str, quantities: Mapping[str, Quantity]) -> str:
         )
     direction = "faster" if time.ratio < 1 else "slower"
     return f"{names[0]} is {direction} than {names[1]}: it takes {takes}.{cause}"
-
-
-def format_p_value(p: float) -> str:
-    """Format a p-value, such as `p = 0.031` or `p = 6e-5`."""
-    if p < 1e-99:
-        return "p < 1e-99"
-    if p < 1e-3:
-        digits, _, power = f"{p:.0e}".partition("e")
-        return f"p = {digits}e{int(power)}"
-    return f"p = {p:.2g}" if p < 0.995 else "p = 1.0"
 
 
 def _describe_detectable(test: Welch) -> str:

@@ -164,6 +164,8 @@ def _missing_log_reason(record: RunRecord, logs: int, folders: OutputFolders) ->
         return f"{logs} logs have its seed {record.seed}, and its totals do not identify one of them"
     if record.folder.restarted_result.is_file():
         return "it was restarted, and a restarted run is not a result"
+    if record.folder.profiled_result.is_file():
+        return "it was profiled, and a profiled run is not a result"
     if record.folder.log.is_file():
         return "its log is not complete yet"
     return (
@@ -183,7 +185,7 @@ DESCRIPTION_FIELDS = (
     "framework",
 )
 # Settings that differ from run to run or have no effect on results. The description is compared by DESCRIPTION_FIELDS.
-IGNORED_SETTINGS = ("seed", "system", "description", "launch.rendezvous", "launch.timeout_seconds")
+IGNORED_SETTINGS = ("seed", "system", "description", "reproduces", "launch.rendezvous", "launch.timeout_seconds")
 
 
 @dataclass(frozen=True)

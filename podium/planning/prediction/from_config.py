@@ -14,7 +14,7 @@ from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.store import SampleStore
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.costs import TERMS, StepCosts, find_differences, load_costs
+from podium.planning.costs import TERMS, CostsOrigin, StepCosts, costs_origin, find_differences, load_costs
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.doubts import optimizer_warnings
 from podium.planning.prediction.memory import accelerator_memory_bytes, memory_warnings
@@ -43,6 +43,9 @@ ASSUMED_ADAPTERS = {
     "t4": (1, 10.0),
 }
 INTER_NODE_WARNING = "the share of their adapters' rate that nodes reach is fitted on A100 systems only"
+# Assumed relative error of steps measured on another machine: they may take half or twice as long. Steps measured on
+# one CPU took 1.79 times as long on another with two cores too.
+OTHER_MACHINE_ERROR = 1.0
 UNFITTED_ERROR = 0.3  # assumed relative error of rates for which no published run is in the fit
 WITHOUT_BF16 = ("t4",)  # on these `precision: auto` is fp16
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
@@ -57,11 +60,12 @@ def plan_from_config(config: RunConfig, costs_file: Path | None, constants: Cons
     processor = "cpu" if config.launch.device == "cpu" else find_processor(accelerator)
     unsure: list[str] = []
     machine = _build_machine(config, processor or "cpu", unsure)
-    samples = _estimate_samples(config, unsure)
+    samples = estimate_samples(config, unsure)
+    origin = None
     if costs_file is not None:
-        costs = _measured_costs(config, costs_file, constants, unsure)
+        costs, origin = _measured_costs(config, costs_file, constants, unsure)
     elif processor is None or processor == "cpu":
-        device = "a CPU" if processor else f"accelerator {accelerator!r}"
+        device = "a CPU" if processor else f"accelerator {accelerator!r} (description.accelerator_model_name)"
         raise UsageError(
             f"{config.system}: found no step costs, and no published runs of {device} to fit them on; measure them "
             f"with `podium bench {config.system}`"
@@ -94,6 +98,7 @@ def plan_from_config(config: RunConfig, costs_file: Path | None, constants: Cons
         evaluation_samples=config.evaluation_samples,
         evaluation_interval=config.evaluation_interval,
         start_seconds=None if costs_file is None else 0.0,
+        costs_origin=origin,
     )
     if config.launch.device != "cpu":
         memory = accelerator_memory_bytes(
@@ -181,7 +186,7 @@ def _cut_to_length(lengths: Lengths, max_length: int, max_masked: int) -> Length
     return Lengths(tokens, np.minimum(reference_masked_counts(tokens), max_masked), max_length)
 
 
-def _estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:
+def estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:
     """Return the samples to the target from published runs, or from Podium's runs for the tiny BERT.
 
     Without a target it is `max_samples`, rounded up to whole steps.
@@ -217,9 +222,12 @@ def _estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:
     return estimate
 
 
-def _measured_costs(config: RunConfig, path: Path, constants: Constants, unsure: list[str]) -> StepCosts:
+def _measured_costs(
+    config: RunConfig, path: Path, constants: Constants, unsure: list[str]
+) -> tuple[StepCosts, CostsOrigin]:
     """Read the measured step costs. Raises UsageError if they are of another model or another kind of device."""
     costs, measured = load_costs(path)
+    origin = costs_origin(config, path, measured)
     others, doubts = find_differences(config, measured)
     if others:
         raise UsageError(
@@ -238,7 +246,14 @@ def _measured_costs(config: RunConfig, path: Path, constants: Constants, unsure:
             )
     if doubts:
         unsure.append(f"{path.name} was measured with {'; '.join(doubts)}")
-    return costs
+    if not origin.is_comparable:
+        costs = replace(costs, median_relative_error=max(costs.median_relative_error, OTHER_MACHINE_ERROR))
+        where = "another machine" if origin.relation == "another machine" else "an unknown machine"
+        unsure.append(
+            f"{path.name} was measured on {where}: steps here may take half or twice as long, and the interval is "
+            f"widened for this; measure them with `podium bench {config.system}`"
+        )
+    return costs, origin
 
 
 def _fitted_costs(config: RunConfig, processor: str, constants: Constants, unsure: list[str]) -> StepCosts:

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.bert.rules import evaluation_interval
 from benchmarks.bert.sizes import LARGE, SEQUENCE_LENGTH, Size
 from podium.planning.accelerators import find_accelerator
-from podium.planning.costs import StepCosts
+from podium.planning.costs import CostsOrigin, StepCosts
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.samples_to_target import Estimate
 from podium.planning.tensor_partition import MIN_SHARDED_SIZE, owners
@@ -179,6 +179,7 @@ class Plan:
     evaluation_interval: int | None = None  # in samples; None: MLPerf's for this batch size
     start_seconds: float | None = None  # None: interpolated from published systems
     unsure: tuple[str, ...] = ()
+    costs_origin: CostsOrigin | None = None  # of measured costs
 
     @cached_property
     def parameters(self) -> int:

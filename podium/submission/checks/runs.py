@@ -502,7 +502,7 @@ def _expected_disclosure(config: RunConfig) -> Iterator[tuple[str, Any]]:
 def _expected_lines(config: RunConfig) -> Iterator[tuple[str, Any]]:
     """Yield key and value of every log line that a configuration determines."""
     description = config.description
-    yield constants.SUBMISSION_ORG, description.submitter
+    yield constants.SUBMISSION_ORG, description.logged_submitter
     yield constants.SUBMISSION_DIVISION, description.division
     yield constants.SUBMISSION_PLATFORM, description.system_name
     yield constants.GLOBAL_BATCH_SIZE, config.global_batch_size
@@ -517,7 +517,7 @@ def _expected_lines(config: RunConfig) -> Iterator[tuple[str, Any]]:
 ANOMALY_ERRORS = ("empty", "json", "fields", "long_line", "too_long")
 ANOMALY_WARNINGS = (
     *("odd_json", "event", "cut_off", "token", "two_events", "not_utf8", "lone_cr", "keyboard"),
-    *("number", "point_in_time", "after_block"),
+    *("number", "no_number", "point_in_time", "after_block"),
 )
 
 

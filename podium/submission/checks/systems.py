@@ -52,8 +52,7 @@ def _check_descriptions(checked: CheckedPackage, ruleset: Ruleset) -> Findings:
 def _check_missing_fields(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     missing = [name for name in FIELDS if name not in fields]
     if missing:
-        names = ", ".join(missing[:5]) + " …" * (len(missing) > 5)
-        message = f"{names} missing; MLPerf requires {len(FIELDS)} fields"
+        message = f"{', '.join(missing)} missing; MLPerf requires {len(FIELDS)} fields"
         yield Finding.error(path, "system_field_missing", message)
 
 

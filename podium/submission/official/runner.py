@@ -27,6 +27,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Literal
 
+from podium.core.console import print_command
 from podium.core.errors import PodiumError, WorkError
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors
@@ -83,8 +84,10 @@ class ToolProcess:
         if self._process is None:
             # One thread each: as many processes run as there are processors.
             environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            argv = [sys.executable, "-P", worker.__file__, str(self._memory_bytes)]
+            print_command(argv)
             self._process = subprocess.Popen(
-                [sys.executable, "-P", worker.__file__, str(self._memory_bytes)],
+                argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from podium.config.load import load_system
+from podium.config.load import load_system, shown_path, system_path
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import PARTIAL_SUFFIX, make_folder
@@ -27,7 +27,7 @@ from podium.run.results import BENCHMARK
 from podium.run.source import ADD_LICENCE, NO_LICENCE, has_licence, licence_files
 from podium.submission.checks.context import CheckedRun
 from podium.submission.checks.runs import check_configured
-from podium.submission.describe import stated, system_json
+from podium.submission.describe import require_complete, stated, system_json
 from podium.submission.package.code import find_code, third_party, unpack
 from podium.submission.package.compare_records import RecordedRuns, describe_comparison, find_contradictions
 from podium.submission.package.data import compare_data
@@ -175,6 +175,7 @@ def _select_system(system_or_runs: str, request: PackageRequest, on_progress: Ca
     system = location.system
     now = load_system(system)
     description = now.description
+    require_complete(shown_path(system_path(system)), stated(now))
     name = validate_name(description.system_name, f"{system}: description.system_name")
     if request.division not in (None, description.division):
         raise UsageError(

@@ -21,7 +21,7 @@ from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import RunLog
 from podium.submission.archive import Limits, Tally, copy_file, copy_tree
 from podium.submission.checks.layout import READMES
-from podium.submission.describe import stated, system_json
+from podium.submission.describe import require_complete, stated, system_json
 from podium.submission.package.build import (
     BuiltPackage,
     Checker,
@@ -122,6 +122,7 @@ def _read_system(path: Path) -> _System:
     fields: Mapping[str, Any] | None
     if path.suffix in (".yaml", ".yml"):
         description = stated(load_system(str(path)))
+        require_complete(str(path), description)
         fields, content = description, system_json(description).encode()
     else:
         if path.suffix != ".json" or not path.is_file():

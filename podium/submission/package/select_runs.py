@@ -16,10 +16,10 @@ from mlperf_logging.mllog import constants
 
 from benchmarks.bert.rules import DROPPED, RUNS
 from podium.config.schema import Description
-from podium.mllog.lines import DAMAGED
+from podium.mllog.anomaly_kinds import DAMAGED
 from podium.mllog.run import RunLog
 from podium.mllog.score import median_window, window_scores
-from podium.mllog.write import RESTARTED, SUCCESS
+from podium.mllog.write import PROFILED, RESTARTED, SUCCESS
 
 MAX_NOT_CONVERGED = 1
 
@@ -95,6 +95,8 @@ def _check_restarted(runs: Sequence[RunLog], description: Description, org: str)
     for run in runs:
         if run.first(RESTARTED) is not None:
             yield f"{run.name} was restarted from a checkpoint, and a run's clock cannot be paused; make a new set"
+        if run.first(PROFILED) is not None:
+            yield f"{run.name} was profiled, and such a run is not a result; make a new set"
 
 
 def _check_consecutive(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:

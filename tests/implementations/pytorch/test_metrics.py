@@ -38,8 +38,10 @@ def result(
     rate: float = 0.125,
     taken: float = 1.0,
     finite: float = 1.0,
+    work_ms: float = 12.5,
 ) -> StepResult:
-    return StepResult(*(torch.tensor(value) for value in (masked_lm, next_sentence, norm, rate, taken, finite)))
+    values = (masked_lm, next_sentence, norm, rate, taken, finite, work_ms)
+    return StepResult(*(torch.tensor(value) for value in values))
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

@@ -25,17 +25,18 @@ ROW = {
     "max_over_mean_cost": 1.25,
     "max_over_mean_cost_p99": 1.35,
     "padding_share": 0.5,
-    "least_cost": 1.1,
+    "lower_bound_cost": 1.1,
     "milliseconds": 0.7,
     "communication": "none",
     "bytes_per_step": 0.0,
 }
 SENDS = {**ROW, "padding_share": 0.0, "max_over_mean_cost": 1.0, "bytes_per_step": 2.5e6}
-MEASURED = {"strategies": {"padded": ROW, "exchanged": SENDS}, "steps": 64, "impossible": {"stratified": "too small"}}
+MEASURED = {"strategies": {"padded": ROW, "exchanged": SENDS}, "steps": 64, "infeasible": {"stratified": "too small"}}
 
 
 @pytest.fixture
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    monkeypatch.setattr(costs, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(costs, "COSTS", tmp_path / "costs")
     return load_system("laptop", None, ["launch.processes_per_node=2", "gradient_accumulation_steps=4"])
 
@@ -58,7 +59,7 @@ def test_table_fits_80_columns_and_shows_every_figure() -> None:
 def test_indexed_strategy_is_compared_with_the_lower_bound() -> None:
     console = Console(width=80, record=True)
     print_balance(
-        console, Cluster(AssignmentSpec(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 64, "impossible": {}}
+        console, Cluster(AssignmentSpec(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 64, "infeasible": {}}
     )
     assert "lower bound of the cost: 1.1000; indexed reaches 1.2500" in console.export_text()
     assert "lower bound" not in printed(Cluster(AssignmentSpec(4, 4), 8))
@@ -91,7 +92,7 @@ def test_cluster_of_a_system_has_its_ranks_and_batch(laptop: RunConfig) -> None:
 
 
 def test_measured_costs_are_used(laptop: RunConfig) -> None:
-    save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {})
+    save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.own_costs_path("laptop"), {})
     token = 1e-6 + 0.15 * 2e-6
     spec = Cluster.of_system(laptop).spec
     assert spec.pair_cost == pytest.approx(3e-9 / token)
@@ -100,12 +101,12 @@ def test_measured_costs_are_used(laptop: RunConfig) -> None:
 
 
 def test_costs_measured_on_another_model_are_ignored(laptop: RunConfig) -> None:
-    save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {"layers": 24})
+    save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.own_costs_path("laptop"), {"layers": 24})
     assert Cluster.of_system(laptop).spec == AssignmentSpec(2, 2, *USUAL_COSTS)
 
 
 def test_costs_without_a_token_cost_are_ignored(laptop: RunConfig) -> None:
-    save_costs(StepCosts(1e-3, 0, 3e-9, 0, 4e-6), costs.costs_path("laptop"), {})
+    save_costs(StepCosts(1e-3, 0, 3e-9, 0, 4e-6), costs.own_costs_path("laptop"), {})
     assert Cluster.of_system(laptop).spec == AssignmentSpec(2, 2, *USUAL_COSTS)
 
 

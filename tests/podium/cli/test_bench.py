@@ -25,6 +25,7 @@ from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
+from podium.core.machine import Machine
 from podium.planning import costs
 from podium.planning.costs import StepCosts, load_costs
 from podium.run.progress import Progress
@@ -36,8 +37,8 @@ MEASURED: dict[str, Any] = {
     "share_of_peak": 0.505,
     "model_flops_utilization": 0.6,
     "peak_tflops": 0.99,
-    "milliseconds": {"least": 600.0, "median": 650.25, "greatest": 700.0},
-    "phases_ms": {"forward": 200.0, "backward": 400.0},
+    "milliseconds": {"min": 600.0, "median": 650.25, "max": 700.0},
+    "phase_milliseconds": {"forward": 200.0, "backward": 400.0},
     "memory_bytes": 3 * 2**30,
     "estimated_bytes": 2 * 2**30,
     "padding_share": 0.01,
@@ -54,6 +55,7 @@ MEASURED: dict[str, Any] = {
     "hidden": 512,
     "vocabulary": 30522,
     "torch": "2.13.0",
+    "machine": {"host": "node7", "processor": "AMD EPYC 7742", "cores": 2},
     "ablation": None,
     "huggingface": None,
     "ratio_to_huggingface": None,
@@ -71,7 +73,7 @@ def config() -> RunConfig:
 @pytest.fixture(autouse=True)
 def temporary_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bench, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(costs, "COSTS", tmp_path / "costs")
+    monkeypatch.setattr(costs, "RUNS", tmp_path / "runs")
 
 
 def test_options_become_arguments_of_the_implementation() -> None:
@@ -81,16 +83,27 @@ def test_options_become_arguments_of_the_implementation() -> None:
     full = BenchOptions(True, "huggingface", 3, 4, 512, 1000, Path("lengths.json"), rounds=2)
     assert full.arguments("tiny") == [
         *("--steps", "3", "--vocabulary", "1000", "--rounds", "2", "--layers", "4", "--hidden", "512"),
-        *("--against", "huggingface", "--lengths", str(Path("lengths.json").resolve()), "--ablate"),
+        *("--baseline", "huggingface", "--lengths", str(Path("lengths.json").resolve()), "--ablate"),
     ]
     for change in ({"layers": 4}, {"hidden": 64}, {"vocabulary": 9}, {"lengths": Path("x")}):
         assert not BenchOptions(**change).uses_system_model
-    assert BenchOptions(ablate=True, against="huggingface", steps=3).uses_system_model
+    assert BenchOptions(ablate=True, baseline="huggingface", steps=3).uses_system_model
 
 
-def test_unknown_against_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="--against: found jax, allowed is huggingface"):
-        BenchOptions(against="jax").arguments("tiny")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (BenchOptions(baseline="jax"), "--baseline: found jax, allowed is huggingface"),
+        (BenchOptions(hidden=100), "--hidden: found 100, allowed are multiples of 64"),
+        (BenchOptions(lengths=Path("none.json")), r"--lengths: none\.json cannot be read"),
+    ],
+)
+def test_invalid_options_are_usage_errors_before_anything_starts(
+    options: BenchOptions, message: str, config: RunConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        measure(config, options, False, Progress(Console(file=StringIO())))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_summary_of_the_processes_is_returned(
@@ -160,7 +173,7 @@ def test_comparison_and_ablation_are_printed_if_present(config: RunConfig) -> No
     row = {
         "without": "kernels",
         "what": "plain PyTorch",
-        "ratio_by_round": {"least": 1.5, "median": 1.6, "greatest": 1.7},
+        "ratio_by_round": {"min": 1.5, "median": 1.6, "max": 1.7},
         "memory_bytes": 20 * 2**30,
         "obstacle": None,
     }
@@ -181,14 +194,16 @@ def test_comparison_and_ablation_are_printed_if_present(config: RunConfig) -> No
 def test_costs_are_written_for_the_system(config: RunConfig, tmp_path: Path) -> None:
     costs = StepCosts(1e-3, 1e-6, 1e-9, 1e-6, 0.0, 0.02)
     path = write_costs(config, MEASURED | {"step_costs": vars(costs)})
-    assert path == tmp_path / "costs" / "laptop.json"
+    assert path == tmp_path / "runs" / "laptop" / "costs.json"
     assert load_costs(path)[0] == costs
     measured = json.loads(path.read_text(encoding="utf-8"))["measured"]
+    assert Machine.from_json(measured["machine"]) == Machine("node7", "AMD EPYC 7742", 2)
+    assert {"date", "torch", "commit", "code", "threads", "precision"} <= set(measured)
     assert (measured["system"], measured["recipe"], measured["hidden"]) == ("laptop", "indexed", 512)
 
 
 # Everything at once, on a model as small as can be.
-SMALL = BenchOptions(ablate=True, against="huggingface", steps=2, layers=2, hidden=64, vocabulary=500)
+SMALL = BenchOptions(ablate=True, baseline="huggingface", steps=2, layers=2, hidden=64, vocabulary=500)
 ALONE = ("global_batch_size=4", "launch.threads_per_process=1")
 
 
@@ -200,8 +215,8 @@ def assert_measured(measured: dict[str, Any]) -> None:
     assert set(measured["huggingface"]["total_milliseconds_by_attention"]) == {"eager", "sdpa"}
     assert measured["steps"] == measured["rounds"] == 2
     assert measured["complete"] and not measured["failures"] and not measured["misfits"]
-    assert all(row["ratio_by_round"]["least"] <= row["ratio"] for row in measured["ablation"])
-    least, median, greatest = (measured["milliseconds"][key] for key in ("least", "median", "greatest"))
+    assert all(row["ratio_by_round"]["min"] <= row["ratio"] for row in measured["ablation"])
+    least, median, greatest = (measured["milliseconds"][key] for key in ("min", "median", "max"))
     assert 0 < least <= median <= greatest
     assert 4 / (greatest / 1000) <= measured["sequences_per_second"] <= 4 / (least / 1000)
 
@@ -221,7 +236,7 @@ def test_bench_with_real_processes(start_training: Callable[..., None], tmp_path
 def test_bench_from_the_command_line() -> None:
     """With another model, the system's costs file is not written."""
     before = sorted((ROOT / "systems").rglob("*"))
-    argv = [sys.executable, "-m", "podium.cli", "bench", "laptop", "--json", "--ablate", "--against", "huggingface"]
+    argv = [sys.executable, "-m", "podium.cli", "bench", "laptop", "--json", "--ablate", "--baseline", "huggingface"]
     argv += ["--layers", "2", "--hidden", "64", "--vocabulary", "500", "--steps", "2"]
     argv += [argument for setting in ALONE for argument in ("--set", setting)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
@@ -291,7 +306,7 @@ def test_the_rate_of_the_precision_in_use_is_printed(config: RunConfig, precisio
     ("options", "gpu", "message"),
     [
         (BenchOptions(ablate=True), "h200", "--ablate times steps on this machine"),
-        (BenchOptions(against="huggingface"), "h200", "--against times steps on this machine"),
+        (BenchOptions(baseline="huggingface"), "h200", "--baseline times steps on this machine"),
         (BenchOptions(steps=3), "h200", "--steps times steps on this machine"),
         (BenchOptions(steps=8), "h200", "--steps times steps on this machine"),
         (BenchOptions(rounds=3), "h200", "--rounds times steps on this machine"),

@@ -52,10 +52,10 @@ def test_table(compare: Compare) -> None:
     for expected in ("v2.0 bert: 3 result(s)", "8×NVIDIA A100 SXM", "16.742", "8×Chip 1", "o open division"):
         assert expected in found.stdout, expected
     assert "Scaling, against a submitter's smallest size" in found.stdout
-    assert "samples/s" in found.stdout and "per accelerator" in found.stdout
+    assert "samples/s" in found.stdout and "per accel." in found.stdout
 
 
-@pytest.mark.parametrize(("columns", "there"), [("40", 1), ("60", 2), ("80", 5), ("140", 7)])
+@pytest.mark.parametrize(("columns", "there"), [("40", 1), ("60", 2), ("80", 4), ("140", 7)])
 def test_narrow_terminal_shows_fewer_columns_and_all_names(
     compare: Compare, monkeypatch: pytest.MonkeyPatch, columns: str, there: int
 ) -> None:
@@ -99,9 +99,59 @@ def test_own_results_are_compared_with_results_that_are_filtered_out(tree: Path,
 def test_anomalies_are_listed_on_request(tree: Path, compare: Compare) -> None:
     log = tree / "ORG" / "results" / "SYS" / "bert" / "result_0.txt"
     log.write_bytes(log.read_bytes().replace(b"\n", b"\r\n"))
-    assert "2 of 3 have anomalies" in compare().stdout
+    shown = " ".join(compare().stdout.split())
+    assert "1 of 3 have anomalies in logs or descriptions that may affect a figure" in shown
     output = " ".join(compare("--anomalies").stdout.split())
-    assert "v2.0 Org Inc. SYS: 1 log(s): 22 line(s) end in CR LF" in output
+    assert "v2.0 bert Org Inc. CHIPS: logs have division 'closed', the description 'open'" in output
+    assert "1 of 3, cosmetic: line(s) end in CR LF" in output and "22 line(s)" not in output
+    output = " ".join(compare("--all-anomalies").stdout.split())
+    assert "v2.0 bert Org Inc. SYS: 1 log(s): 22 line(s) end in CR LF (cosmetic)" in output
+
+
+def test_only_results_with_an_anomaly_that_affects_a_figure_are_marked(tree: Path, compare: Compare) -> None:
+    log = tree / "ORG" / "results" / "SYS" / "bert" / "result_0.txt"
+    log.write_bytes(log.read_bytes().replace(b"\n", b"\r\n"))
+    shown = compare().stdout
+    assert re.search(r"CHIPS o!", shown) and not re.search(r"SYS \S*!", shown) and "! an anomaly may affect" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "systems"),
+    [
+        (("--sort", "time_to_train"), ["BIG", "CHIPS", "SYS"]),
+        (("--sort", "-minutes"), ["SYS", "CHIPS", "BIG"]),
+        (("--sort", "SYSTEM"), ["BIG", "CHIPS", "SYS"]),
+        (("--sort", "-mfu"), ["SYS", "BIG", "CHIPS"]),  # the accelerator CHIPS is not known, and so it is last
+        (("--sort", "mfu", "--top", "1"), ["BIG"]),
+        (("--top", "2"), ["BIG", "CHIPS"]),
+    ],
+)
+def test_results_are_sorted_by_a_key(compare: Compare, options: tuple[str, ...], systems: list[str]) -> None:
+    assert [row["system"] for row in json.loads(compare(*options, "--json").stdout)] == systems
+    assert [row["system"] for row in csv.DictReader(io.StringIO(compare(*options, "--csv").stdout))] == systems
+    shown = compare(*options).stdout
+    assert re.findall(r"(BIG|CHIPS|SYS)\b", shown.partition("o open")[0]) == systems and "Scaling" not in shown
+
+
+def test_invalid_sorting_is_a_usage_error(compare: Compare) -> None:
+    with pytest.raises(
+        UsageError, match=r"--sort 'speed': results have no such key to sort by; allowed are accel.* mfu"
+    ):
+        compare("--sort", "speed")
+    with pytest.raises(UsageError, match="known of none of these results"):
+        compare("--sort", "Energy")
+    with pytest.raises(UsageError, match="leave out --ab, --versus and --html"):
+        compare("--top", "1", "--ab", "SYS", "BIG")
+
+
+def test_narrow_tables_shorten_names_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "1xC885A_M8-8xH200-SXM-141GB_a_very_long_name_of_a_system"
+    write_system(tmp_path / "v2.0" / "X", name, description={**DESCRIPTION, "submitter": "University-of-Somewhere"})
+    shown = CliRunner().invoke(app, ["compare", str(tmp_path / "v2.0")]).stdout
+    (row,) = [line for line in shown.splitlines() if "16.742" in line]
+    assert re.search(r"Univ\S*… ?\S* 1xC\S*…\S*stem ", row) and "8×NVIDIA A100 SXM" in row
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_parsed_logs_are_cached_unless_disabled(compare: Compare, caches: Path) -> None:

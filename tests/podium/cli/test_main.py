@@ -1,6 +1,7 @@
 """The `podium` command: exit codes, error messages without tracebacks, and help."""
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ import pytest
 
 from benchmarks.bert.store import SampleStore
 from podium.cli import main
+from podium.cli.options import print_output
 from podium.core.errors import Interrupted, WorkError
 from podium.run.collect import FinishedRun
 from tests.podium.conftest import run_podium
@@ -66,10 +68,10 @@ def test_unknown_system_is_a_usage_error_from_any_folder(tmp_path: Path) -> None
     ("setting", "message"),
     [
         ("seed", "--set seed: give it as key=value, such as --set global_batch_size=32"),
-        ("sed=3", "--set: sed: there is no such key (did you mean seed?); allowed are description, "),
-        ("dropout=much", "--set: dropout: found 'much'; allowed: a number"),
-        ("seed=[1]", "--set: seed: found [1]; allowed: a whole number"),
-        ("size=[bold]", "--set: size: found ['bold']; allowed is 'large', 'tiny'"),
+        ("sed=3", "--set sed: there is no such key (did you mean seed?); allowed are description, "),
+        ("dropout=much", "--set dropout: found 'much'; allowed: a number"),
+        ("seed=[1]", "--set seed: found [1]; allowed: a whole number"),
+        ("size=[bold]", "--set size: found ['bold']; allowed is 'large', 'tiny'"),
     ],
 )
 def test_invalid_setting_is_a_usage_error(setting: str, message: str) -> None:
@@ -81,8 +83,8 @@ def test_invalid_setting_is_a_usage_error(setting: str, message: str) -> None:
     [
         ("[red]", "--set [red]: give it as key=value"),
         ("[/red]", "--set [/red]: give it as key=value"),
-        ("[link=x]", "--set: [link: there is no such key"),
-        ("size=x[/red]", "--set: size: found 'x[/red]'; allowed is "),
+        ("[link=x]", "--set [link: there is no such key"),
+        ("size=x[/red]", "--set size: found 'x[/red]'; allowed is "),
     ],
 )
 def test_brackets_are_printed_unchanged(setting: str, message: str) -> None:
@@ -107,7 +109,9 @@ def test_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_unknown_recipe_is_a_usage_error() -> None:
-    assert refused("run", "laptop", "--recipe", "indxed").startswith("there is no recipe 'indxed' (did you mean")
+    assert refused("run", "laptop", "--recipe", "indxed").startswith(
+        "--recipe: there is no recipe 'indxed' (did you mean"
+    )
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -119,7 +123,7 @@ def test_ended_runs_are_reported_if_a_later_one_fails(
     as_json: bool,
 ) -> None:
     def run_set(*_: Any) -> Iterator[FinishedRun]:
-        yield FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"5.0.0": ""})
+        yield FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"5.0.0": ""}, 0.72)
         raise WorkError("rank 1 was killed by [SIGKILL]")
 
     monkeypatch.setattr("podium.run.run_set.run_set", run_set)
@@ -144,7 +148,7 @@ def test_noncompliant_result_exits_with_code_1(
     verdict: str,
     code: int,
 ) -> None:
-    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": verdict})
+    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": verdict}, 0.72)
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: iter([finished]))
     monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--json"])
     with pytest.raises(SystemExit) as caught:
@@ -157,7 +161,7 @@ def test_missed_target_exits_with_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], summary: dict[str, Any]
 ) -> None:
     missed = summary | {"reached_target": False}
-    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, missed, {"5.0.0": ""})
+    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, missed, {"5.0.0": ""}, 0.72)
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: iter([finished]))
     monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--json"])
     with pytest.raises(SystemExit) as caught:
@@ -183,6 +187,31 @@ def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Pat
     assert again.returncode == 0
     for name in ("one.h5", "two.h5"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "new" / "out" / name).read_bytes()
+
+
+def test_prepared_exported_and_imported_files_as_json(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    def document(*arguments: str) -> Any:
+        done = run_podium("data", *arguments, "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    vocabulary = ("--vocab", "vocab.txt")
+    prepare = ("prepare", "--text", "one", *vocabulary, "--out", "store", "--processes", "1")
+    assert document(*prepare) == {"files": ["store/one.h5"], "kept": 0}
+    assert document(*prepare)["kept"] == 1
+    exported = ("export", "store", "--format", "hdf5-fixed", "--out", "hdf5", "--processes", "1")
+    assert document(*exported) == {"files": ["hdf5/one.hdf5"]}
+    imported = ("import", "hdf5/one.hdf5", *vocabulary, "--out", "again", "--processes", "1")
+    assert document(*imported) == {"files": ["again/one.h5"]}
+    assert document("upgrade", "again") == {"store": "again", "converted": [], "unchanged": ["again/one.h5"]}
+    staged = document("stage", "store", "copy")
+    assert staged["store"] == "copy" and staged["copied"] > 0 and staged["kept"] == 0
+
+
+def test_json_has_null_for_numbers_that_are_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    """The score of runs of which too many missed the target is infinite, which JSON does not have."""
+    print_output(True, {"score_seconds": math.inf, "runs": [math.nan, 1.5], "t": (1,)}, lambda _: None)
+    assert json.loads(capsys.readouterr().out) == {"score_seconds": None, "runs": [None, 1.5], "t": [1]}
 
 
 def test_unusable_texts_are_errors_of_one_line(tmp_path: Path, texts: tuple[Path, Path]) -> None:

@@ -1,6 +1,7 @@
 """`podium predict`: predictions for shipped systems, tables, charts and costs."""
 
 import json
+import re
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -22,8 +23,10 @@ from podium.cli.predict import (
     predict_run,
     print_prediction,
 )
-from podium.config.load import load_system, system_names
+from podium.config.load import load_system, system_names, write_resolved
+from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError, WorkError
+from podium.core.machine import this_machine
 from podium.planning import costs
 from podium.run.progress import Progress
 
@@ -46,7 +49,7 @@ ROW: dict[str, Any] = {
     "samples_to_target": 2.5e6,
     "step_milliseconds": 170.0,
     "sequences_per_second": 2500.0,
-    "unsure": ["all of it", "the network"],
+    "warnings": ["all of it", "the network"],
     "outside": [],
 }
 PREDICTED: dict[str, Any] = {
@@ -57,7 +60,7 @@ PREDICTED: dict[str, Any] = {
     "samples_to_target": 2_500_000.0,
     "step_milliseconds": 35.5,
     "sequences_per_second": 25_000.0,
-    "unsure": ["all of it"],
+    "warnings": ["all of it"],
     "interval": {"coverage": 0.9, "systems": 11, "statement": "the interval is made to cover 90% of scores"},
     "as_counted": None,
     "ranks": 64,
@@ -90,6 +93,7 @@ def shown(predicted: dict[str, Any], system: str = "laptop") -> str:
 @pytest.fixture(autouse=True)
 def temporary_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(costs, "RUNS", tmp_path / "runs")  # not the costs that a user has measured here
 
 
 @pytest.fixture
@@ -117,9 +121,11 @@ def test_prediction_for_a_laptop(quiet: Progress, no_data: list[str], tmp_path: 
     assert sum(predicted["split"].values()) == pytest.approx(predicted["seconds"])
     assert predicted["samples_to_target"] == read_tiny_samples()[0].mean
     assert predicted["step_milliseconds"] > 1
-    assert predicted["unsure"]
+    assert predicted["warnings"]
     assert (predicted["scale"], predicted["published"]) == ([], [])
     assert no_data == ["laptop"]
+    assert predicted["step_costs"]["relation"] == "unknown machine"
+    assert "systems/costs/laptop.json" in predicted["step_costs"]["path"]
     (folder,) = (tmp_path / "runs" / "laptop").iterdir()
     assert folder.name.startswith("predict_")
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8")) == predicted
@@ -136,7 +142,7 @@ def test_gpu_system_needs_neither_data_nor_costs(quiet: Progress, no_data: list[
         assert row["global_batch_size"] % row["gpus"] == 0
     assert predicted["published"]
     assert (predicted["ranks"], predicted["processor"], predicted["balancing"]) == (1, "h200", "indexed")
-    assert any("no costs file" in sentence for sentence in predicted["unsure"])
+    assert any("no costs file" in sentence for sentence in predicted["warnings"])
 
 
 def test_costs_file_is_used_if_there_is_one(
@@ -150,11 +156,78 @@ def test_costs_file_is_used_if_there_is_one(
     assert predict_run(load_system("laptop"), None, quiet)["step_milliseconds"] > 1000
 
 
+SECONDS = {"step": 0.03, "token": 0.0, "pair": 0.0, "masked": 0.0, "sequence": 0.0, "median_relative_error": 0.04}
+
+
+def write_own_costs(folder: Path, measured: dict[str, Any]) -> None:
+    path = folder / "runs" / "laptop" / "costs.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"seconds": SECONDS, "measured": measured}), encoding="utf-8")
+
+
+def test_own_costs_of_this_machine_come_before_the_shipped_ones(
+    quiet: Progress, no_data: list[str], tmp_path: Path
+) -> None:
+    write_own_costs(tmp_path, {"device": "cpu", "date": "2026-11-24", "machine": this_machine().as_json()})
+    predicted = predict_run(load_system("laptop"), None, quiet)
+    found = predicted["step_costs"]
+    assert (found["relation"], found["machine"]) == ("this machine", this_machine().as_json())
+    assert re.fullmatch(
+        r"step costs: measured on .+ on 2026-11-24 by `podium bench` \(this machine\)", found["statement"]
+    )
+    assert found["statement"] in shown(predicted).replace("\n", " ")
+    assert predicted["calibration"]["fit_median_relative_error"] == 0.04
+    assert "10 runs on a laptop; median error of the fitted costs 4.0%" in predicted["calibration"]["statement"]
+    assert not any("half or twice" in sentence for sentence in predicted["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        ({"host": "node7", "processor": "Other CPU", "cores": 96}, "measured on Other CPU, 96 cores (host node7) on"),
+        (None, "measured on an unknown machine on 2026-11-24"),
+        ({"host": 7}, "measured on an unknown machine on 2026-11-24"),
+    ],
+)
+def test_costs_of_another_or_an_unknown_machine_widen_the_interval(
+    machine: Any, expected: str, quiet: Progress, no_data: list[str], tmp_path: Path
+) -> None:
+    write_own_costs(tmp_path, {"device": "cpu", "date": "2026-11-24", "machine": machine})
+    predicted = predict_run(load_system("laptop"), None, quiet)
+    assert expected in predicted["step_costs"]["statement"]
+    assert predicted["low"] <= predicted["seconds"] / 2 and predicted["high"] >= 2 * predicted["seconds"]
+    assert any("podium bench laptop" in sentence for sentence in predicted["warnings"])
+
+
+def test_prediction_is_compared_with_own_runs_of_the_same_configuration(
+    quiet: Progress, no_data: list[str], tmp_path: Path
+) -> None:
+    config = load_system("laptop")
+    write_own_costs(tmp_path, {"device": "cpu", "machine": this_machine().as_json()})
+    assert predict_run(config, None, quiet)["own_runs"] is None
+    for number, (rate, ran) in enumerate([(100.0, config), (50.0, config), (1.0, load_system("laptop", "padded"))]):
+        folder = RunFolder(tmp_path / "runs" / "laptop" / "2026-11-24_00-00-00" / f"run_{number}")
+        folder.path.mkdir(parents=True)
+        write_resolved(ran, folder.config)
+        folder.summary.write_text(json.dumps({"sequences_per_second": rate}), encoding="utf-8")
+    predicted = predict_run(config, None, quiet)
+    rate, found = predicted["sequences_per_second"], predicted["own_runs"]
+    assert (found["runs"], found["min"], found["max"]) == (2, rate / 100, rate / 50)
+    assert found["statement"].startswith("2 runs of this configuration in runs/laptop took")
+
+
 def test_invalid_scale_is_a_usage_error(quiet: Progress, no_data: list[str]) -> None:
     with pytest.raises(UsageError, match=r"--scale: found 8,x"):
         predict_run(load_system("h200_1x"), "8,x", quiet)
     with pytest.raises(UsageError, match=r"--scale: .*GPUs"):
         predict_run(load_system("laptop"), "8", quiet)
+
+
+def test_options_are_checked_before_the_data_is_prepared(quiet: Progress, no_data: list[str], tmp_path: Path) -> None:
+    for scale, prices in (("8,x", None), ("8", tmp_path / "none.yaml")):
+        with pytest.raises(UsageError, match=r"--scale: found 8,x|none\.yaml"):
+            predict_run(load_system("laptop"), scale, quiet, prices)
+    assert no_data == []
 
 
 def test_unknown_systems_and_recipes_are_usage_errors() -> None:
@@ -310,7 +383,7 @@ def test_prediction_and_cost_for_an_academic_cluster(quiet: Progress, no_data: l
     predicted = predict_run(config, None, quiet, prices)
     assert predicted["processor"] == "t4"
     assert predicted["high"] / predicted["low"] >= 2
-    assert any("NVIDIA T4: not fitted on any run" in sentence for sentence in predicted["unsure"])
+    assert any("NVIDIA T4: not fitted on any run" in sentence for sentence in predicted["warnings"])
     cost = predicted["cost"]
     assert cost["cost_per_hour"] == 32 * 0.5
     for key, seconds in (("cost_to_train", "seconds"), ("low", "low"), ("high", "high")):

@@ -1,9 +1,11 @@
 """The cache of parsed logs, loading of trees of results, and reading of logs in processes."""
 
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -254,7 +256,7 @@ def test_descriptions_that_are_missing_or_differ_in_case(tmp_path: Path) -> None
     (org / "systems" / "Lost.json").unlink()
     (org / "systems" / "Cased.json").rename(org / "systems" / "cased.json")
     lost, cased = results_in(org).results
-    assert cased.accelerators == 8 and "differ in case" in cased.anomalies[0]
+    assert cased.accelerators == 8 and "differ in case" in cased.cosmetic[0].message
     assert (lost.accelerators, lost.submitter, lost.division) == (None, "ORG", "closed")
     assert "Lost.json is missing" in lost.anomalies[0]
 
@@ -389,3 +391,46 @@ def test_logs_outside_of_folders_of_benchmarks_are_noted(tmp_path: Path) -> None
     assert [note.partition(": ")[2] for note in found.notes] == [
         f"logs of v100-8 of {org} are left out: they are in no folder of a benchmark" for org in ("ORG", "OTHER")
     ]
+
+
+def pack(folder: Path, archive: Path, inside: str) -> Path:
+    """A .tar.xz with `folder` under the name `inside`."""
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.add(folder, inside)
+    return archive
+
+
+@pytest.mark.parametrize("part", [".", "results", "results/SYS", "results/SYS/bert"])
+@pytest.mark.parametrize("inside", ["results", "SYS", "a/b/c/d/ORG", "."])
+def test_archives_of_any_part_are_read(tmp_path: Path, part: str, inside: str) -> None:
+    write_system(tmp_path / "v2.0" / "ORG")
+    for name in ("results.tar.xz", "mine.tar.xz"):
+        archive = pack(tmp_path / "v2.0" / "ORG" / part, tmp_path / name, inside)
+        (one,) = results_in(archive).results
+        assert len(one.runs) == 10 and one.benchmark == "bert" and one.source.startswith(str(archive))
+
+
+def test_a_folder_of_archives_is_read(tmp_path: Path) -> None:
+    write_system(tmp_path / "v2.0" / "ORG")
+    write_system(tmp_path / "v2.1" / "ORG", "NEW", 300.0)
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    for name in ("v2.0", "v2.1"):
+        pack(tmp_path / name, folder / f"{name}.tar.xz", name)
+    assert [one.system for one in results_in(folder).results] == ["SYS", "NEW"]
+
+
+def test_links_and_pipes_are_noted(tmp_path: Path) -> None:
+    org = tmp_path / "v2.0" / "ORG"
+    write_system(org)
+    (tmp_path / "v2.0" / "elsewhere").symlink_to(tmp_path)
+    os.mkfifo(org / "results" / "SYS" / "bert" / "result_10.txt")
+    (note,) = results_in(tmp_path / "v2.0").notes
+    assert "ORG/results/SYS/bert/result_10.txt, elsewhere not read" in note
+    archive = pack(tmp_path / "v2.0", tmp_path / "v2.0.tar.xz", "v2.0")
+    (note,) = results_in(archive).notes
+    assert "2 of its entries are not read; the first: " in note
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "round").symlink_to(org)
+    with pytest.raises(UsageError, match=r"no results besides links, pipes or devices.* \(round\)"):
+        results_in(tmp_path / "links")

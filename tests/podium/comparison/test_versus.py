@@ -94,8 +94,8 @@ def test_energy_and_cost_are_compared_where_both_have_them() -> None:
 
 def test_a_name_is_a_word_before_it_is_a_part() -> None:
     results = [result("NVIDIA GB200", 90.0), result(NEW, 100.0), result(OLD, 800.0)]
-    assert compare_accelerators("B200", "H100", results).a_families == ("NVIDIA B200",)
-    assert compare_accelerators("B20", "H100", results).a_families == ("NVIDIA B200", "NVIDIA GB200")
+    assert compare_accelerators("B200", "H100", results).a_families == ("NVIDIA B200 180 GB",)
+    assert compare_accelerators("B20", "H100", results).a_families == ("NVIDIA B200 180 GB", "NVIDIA GB200")
     with pytest.raises(UsageError, match="no result with a time has this accelerator; there are NVIDIA B200"):
         compare_accelerators("MI355X", "H100", results)
     with pytest.raises(UsageError, match="both select NVIDIA H100 SXM"):
@@ -127,3 +127,12 @@ def test_the_command(tmp_path: Any) -> None:
     assert "One benchmark is no general comparison" in CliRunner().invoke(app, arguments).stdout
     refused = CliRunner().invoke(app, [*arguments, "--csv"])
     assert isinstance(refused.exception, UsageError) and "--versus prints a table" in str(refused.exception)
+
+
+def test_memory_of_different_size_is_not_mixed() -> None:
+    small, large = "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"
+    results = [result(small, 300.0), result(large, 400.0), result(large, 450.0), result(NEW, 100.0)]
+    found = compare_accelerators("A100", "B200", results)
+    assert found.a_families == ("NVIDIA A100 SXM 80 GB",) and found.pairs[0].a is results[1]
+    assert any("NVIDIA A100 SXM 40 GB left out: memory of another size" in line for line in describe_versus(found))
+    assert compare_accelerators("SXM4-40GB", "B200", results).pairs[0].a is results[0]

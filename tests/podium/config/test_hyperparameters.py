@@ -58,6 +58,10 @@ def test_set_is_chosen_by_published_batch_size(write_system: Any, closed_changes
     message = refused(write_system(changes | {"bert.global_batch_size": 500, "description.division": "open"}))
     assert "recipe indexed trains size large with lamb, and for global_batch_size 500 no set" in message
     assert "set optimizer.learning_rate, optimizer.beta1" in message
+    assert "The nearest is lamb_448: 448 samples a step, learning rate 0.000425, samples to target 2,400,235" in message
+    assert "`hyperparameters: lamb_448` under bert:" in message
+    given = refused(near, None, "global_batch_size=1200")
+    assert given.startswith("--set global_batch_size: recipe indexed") and "nearest is lamb_1536: 1,536" in given
 
 
 def test_single_values_of_a_set_can_be_overridden(write_system: Any) -> None:
@@ -74,7 +78,7 @@ def test_system_may_set_all_values_without_a_set(write_system: Any) -> None:
     assert describe_hyperparameters(config).endswith("from the system file or the command line")
     missing = {key: value for key, value in OWN.items() if key != "decay_steps"}
     message = refused(write_system({"bert.optimizer": missing, "bert.hyperparameters": ...}))
-    assert message.endswith("bert.optimizer.decay_steps: is missing; add it")
+    assert message.endswith("bert.optimizer.decay_steps: is missing; add it (allowed: whole number ≥ 1)")
 
 
 def test_values_for_one_optimizer_are_refused_with_another(write_system: Any) -> None:

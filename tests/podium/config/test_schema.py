@@ -66,7 +66,6 @@ DOCKER = "launch.container={runtime: docker, image: podium}"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["launch.launcher=docker"], "launcher is docker, but there is no container; allowed with it is container.ru"),
         ([DOCKER], "launcher is torchrun, but container.runtime is docker; allowed with it is no container"),
         (
             ["launch.launcher=slurm", DOCKER],
@@ -136,7 +135,7 @@ DOCKER = "launch.container={runtime: docker, image: podium}"
     ],
 )
 def test_incompatible_launch_options_are_refused(settings: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"--set: launch: {message}")):
+    with pytest.raises(UsageError, match=r"--set launch\.[\w., -]+: " + re.escape(message)):
         load_system("laptop", settings=settings)
 
 
@@ -167,19 +166,19 @@ def test_incompatible_launch_options_are_refused(settings: list[str], message: s
     ],
 )
 def test_slurm_options_other_than_resources_are_refused(options: str, message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"--set: launch: {message}")):
+    with pytest.raises(UsageError, match=r"--set launch\.[\w., -]+: " + re.escape(message)):
         load_system("laptop", settings=["launch.launcher=slurm", f"launch.slurm_options={options}"])
 
 
 @pytest.mark.parametrize("image", ["--privileged", "--volume=/:/host", "-v/:/host", '"a\\nb"'])
 def test_image_that_looks_like_an_option_is_refused(image: str) -> None:
     container = f"launch.container={{runtime: docker, image: {image}}}"
-    with pytest.raises(UsageError, match=r"^--set: launch\.container\.image: found .*; name an image"):
+    with pytest.raises(UsageError, match=r"^--set launch\.container\.image: found .*; name an image"):
         load_system("laptop", settings=["launch.launcher=docker", container])
 
 
 def test_time_limit_must_exceed_the_signal_time() -> None:
-    message = "launch.requeue: time_limit is 3 minutes, but the run may be signalled to stop 180 s before its end"
+    message = "--set launch.requeue.time_limit: time_limit is 3 minutes, but the run may be signalled to stop 180 s"
     with pytest.raises(UsageError, match=re.escape(message)):
         load_system("laptop", settings=["launch.launcher=slurm", "launch.requeue.time_limit=3", "checkpoint={}"])
     load_system("laptop", settings=["launch.launcher=slurm", "launch.requeue.time_limit=4", "checkpoint={}"])
@@ -196,14 +195,14 @@ def test_requeue_requires_checkpoints() -> None:
 
 @pytest.mark.parametrize("place", ["a", "a:", ":1", "a:0", "a b:1", "::1:3", "a:123456", "--x:1"])
 def test_invalid_rendezvous_is_refused(place: str) -> None:
-    with pytest.raises(UsageError, match=r"^--set: launch\.rendezvous: found "):
+    with pytest.raises(UsageError, match=r"^--set launch\.rendezvous: found "):
         load_system("laptop", settings=[f"launch.rendezvous='{place}'"])
 
 
 @pytest.mark.parametrize("mount", ["a", "a:b", "a:/b:rw", "a,b:/c", ":/b", "-v:/b"])
 def test_invalid_mount_is_refused(mount: str) -> None:
     container = f"launch.container={{runtime: docker, image: x, mounts: ['{mount}']}}"
-    with pytest.raises(UsageError, match=r"^--set: launch\.container\.mounts\.0: found "):
+    with pytest.raises(UsageError, match=r"^--set launch\.container\.mounts\.0: found "):
         load_system("laptop", settings=["launch.launcher=docker", container])
 
 
@@ -232,5 +231,5 @@ def test_compatible_launch_options_are_accepted(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("key", ["global_batch_size", "launch.nodes", "seed", "optimizer.warmup_steps"])
 def test_integer_of_more_than_64_bits_is_refused(key: str) -> None:
-    with pytest.raises(UsageError, match=rf"^--set: {re.escape(key)}: found 9+; allowed are numbers below 2\^63"):
+    with pytest.raises(UsageError, match=rf"^--set {re.escape(key)}: found 9+; allowed are numbers below 2\^63"):
         load_system("laptop", settings=[f"{key}={'9' * 30}"])

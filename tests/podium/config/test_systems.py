@@ -1,9 +1,11 @@
 """The shipped systems: every one loads, is described completely, and matches published descriptions and logs."""
 
 import json
+import subprocess
 import tarfile
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -11,16 +13,20 @@ import yaml
 
 from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from benchmarks.bert.sizes import SIZES
+from podium.comparison.load import RunCache, load_results
 from podium.config.load import load_resolved, load_system, system_names, write_resolved
 from podium.config.schema import OptimizerSettings
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
-from podium.run.dry_run import commands
+from podium.planning.accelerators import find_accelerator
 from podium.run.run_set import RunRequest
+from podium.system_files.published import from_result
+from tests.podium.conftest import dry_run_lines
 
 RECIPES_FOLDER = CODE_FOLDER / "implementations" / "pytorch" / "recipes"
 RECIPES = sorted(path.stem for path in RECIPES_FOLDER.glob("*.yaml"))
 PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "data"
+MIRROR = Path(__file__).resolve().parents[4] / ".mirror"
 OWN_RECIPES = {
     "academic_t4": "academic",
     "academic_t4_10g": "academic",
@@ -31,12 +37,15 @@ OWN_RECIPES = {
     "dgxa100_n171": "presorted",
     "dgxa100_n64": "indexed",
     "dgxa100_n8": "indexed",
+    "dgxb200_n1": "packed",
     "dgxh100_n1": "packed",
+    "dgxh200_n1": "packed",
     "h200_1x": "indexed",
     "laptop": "indexed",
     "laptop_2x": "indexed",
 }
-CLOSED = {"baidu_a100_n1", "baidu_a100_n8", "dgxa100_n1", "dgxa100_n8", "dgxa100_n64", "dgxh100_n1"}
+CLOSED = {"baidu_a100_n1", "baidu_a100_n8", "dgxa100_n1", "dgxa100_n8", "dgxa100_n64"}
+CLOSED |= {"dgxb200_n1", "dgxh100_n1", "dgxh200_n1"}
 
 # Explained in hyperparameters.yaml: a default was logged, and a rate that is constant before the logged steps end.
 NOT_AS_LOGGED = {
@@ -93,7 +102,7 @@ def test_every_recipe_starts_on_every_system_or_is_refused_with_the_reason(
     monkeypatch.chdir(Path(__file__).resolve().parents[3])
     try:
         config = load_system(name, recipe)
-        note, *_, command = commands(RunRequest(name, recipe=recipe))
+        note, *_, command = dry_run_lines(RunRequest(name, recipe=recipe))
     except UsageError as error:
         if recipe == "presorted":
             assert NO_ADAMW in str(error), error
@@ -136,7 +145,10 @@ def published_sets() -> dict[str, dict[str, Any]]:
     return {f"{row['round']} {row['submitter']} {row['system']}": row for row in rows}
 
 
-@pytest.mark.parametrize("name", [name for name, one in hyperparameter_sets().items() if one.source[0].isdigit()])
+PUBLISHED_SETS = [name for name, one in hyperparameter_sets().items() if one.source[0].isdigit()]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED_SETS if hyperparameter_sets()[name].source < "3"])
 def test_hyper_parameters_match_the_published_logs(name: str) -> None:
     known = hyperparameter_sets()[name]
     row, values = published_sets()[known.source], known.optimizer
@@ -157,6 +169,34 @@ def test_hyper_parameters_match_the_published_logs(name: str) -> None:
         for system in OWN_RECIPES
         if load_system(system).hyperparameters == name
     )
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED_SETS if hyperparameter_sets()[name].source >= "3"])
+def test_hyper_parameters_of_later_rounds_match_the_published_logs(name: str, tmp_path: Path) -> None:
+    known = hyperparameter_sets()[name]
+    version, submitter, system = known.source.split(" ", 2)
+    repository = MIRROR / f"mlcommons+training_results_v{version}" / "repo"
+    if not repository.exists():
+        pytest.skip(f"{repository} is not here")
+    folder = tmp_path / f"training_results_v{version}" / submitter / "results" / system / "bert"
+    folder.mkdir(parents=True)
+    for number in range(10):
+        path = f"{submitter}/results/{system}/bert/result_{number}.txt"
+        git = ["git", "-C", str(repository), "show", f"HEAD:{path}"]
+        (folder / f"result_{number}.txt").write_bytes(subprocess.run(git, check=True, capture_output=True).stdout)
+    found = from_result(load_results([folder], RunCache(None)).results[0])
+    assert (found.global_batch_size, round(mean(found.samples))) == (known.used_at[0], known.samples)
+    logged = {key: value for key, value in found.optimizer.items() if key != "decay_power"}
+    assert logged.pop("start_warmup_step") == known.optimizer.get("start_warmup_step", 0)
+    assert {"algorithm": "lamb", **logged} == {k: v for k, v in known.optimizer.items() if k != "start_warmup_step"}
+
+
+def test_published_sets_name_the_gpus_of_their_results() -> None:
+    for name in PUBLISHED_SETS:
+        for one in hyperparameter_sets()[name].published_on:
+            number, _, model = one.partition(" ")
+            assert int(number) > 0 and find_accelerator(model), one
+        assert hyperparameter_sets()[name].published_on, name
 
 
 def test_every_hyperparameter_set_is_valid() -> None:

@@ -2,13 +2,14 @@
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
 from rich.text import Text
 
 from podium.core import console
-from podium.core.console import Console, print_json, print_text, text_table
+from podium.core.console import Console, print_json, print_text, progress_bar, text_table, waiting
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,57 @@ def test_styles_still_work_on_a_terminal() -> None:
     console = Console(file=written, force_terminal=True, color_system="standard", width=80)
     console.print("a", style="red")
     assert "\x1b[31ma" in written.getvalue()
+
+
+@pytest.fixture
+def notices(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is printed to standard error, which is no terminal, with notices after 20 ms and repeated after 50 ms."""
+    text = io.StringIO()
+    monkeypatch.setattr(console, "errors", Console(file=text, width=200))
+    monkeypatch.setattr(console, "NOTICE_SECONDS", 0.02)
+    monkeypatch.setattr(console, "REPEAT_SECONDS", 0.05)
+    return text
+
+
+def wait_for(notices: io.StringIO, text: str) -> None:
+    deadline = time.monotonic() + 4
+    while text not in notices.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert text in notices.getvalue()
+
+
+def test_a_quick_operation_shows_nothing(notices: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "NOTICE_SECONDS", 60)
+    with waiting("Detecting"), progress_bar() as bar:
+        bar.add_task("Checking", total=3)
+    assert notices.getvalue() == ""
+
+
+def test_a_long_operation_is_announced_and_repeated_with_its_time(notices: io.StringIO) -> None:
+    with waiting("Detecting \x1b[31m[hardware]"):
+        wait_for(notices, "Detecting \\x1b[31m[hardware] …\n")
+        wait_for(notices, "[hardware] … 0 s\n")
+    before = notices.getvalue()
+    time.sleep(0.15)
+    assert notices.getvalue() == before
+
+
+def test_what_was_announced_is_only_repeated(notices: io.StringIO) -> None:
+    with waiting("Timing", announced=True):
+        wait_for(notices, "Timing … 0 s\n")
+    assert notices.getvalue().startswith("Timing … 0 s\n")
+
+
+def test_a_bar_without_a_terminal_prints_the_share_done(notices: io.StringIO) -> None:
+    with progress_bar() as bar:
+        task = bar.add_task("Checking logs", total=None)
+        wait_for(notices, "Checking logs …\n")
+        bar.update(task, total=4)
+        bar.advance(task, 1)
+        wait_for(notices, "Checking logs … 25% 0 s\n")
+
+
+def test_a_terminal_shows_the_operation(notices: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "errors", Console(file=notices, width=200, force_terminal=True))
+    with waiting("Detecting"):
+        wait_for(notices, "Detecting …")

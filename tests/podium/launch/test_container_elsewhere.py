@@ -20,8 +20,9 @@ from podium.launch import container as container_module
 from podium.launch import mounts as mounts_module
 from podium.launch.container import exec_launcher, launcher_argv, portable_path, run_options
 from podium.launch.launch import TORCHRUN
-from podium.run.dry_run import commands
+from podium.run.dry_run import INDENT
 from podium.run.run_set import RunRequest
+from tests.podium.conftest import dry_run_lines
 
 DIRECT = ["--set", "launch.launcher=torchrun", "--set", "launch.container=null", "--set", "launch.slurm_options=[]"]
 JOB = {"SLURM_JOB_ID": "1234567", "SLURM_JOB_NUM_NODES": "3", "SLURM_NODEID": "2", "SLURM_CPUS_ON_NODE": "96"}
@@ -244,7 +245,7 @@ def test_dry_run_prints_a_shell_command_and_starts_nothing(tmp_path: Path, monke
     monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "my runs")
     done = CliRunner().invoke(app, ["run", "laptop", "--dry-run", "--runs", "2"])
     assert done.exit_code == 0, done.output
-    lines = done.output.splitlines()
+    lines = done.output.replace(INDENT, " ").splitlines()
     assert len(lines) == 3 and lines[0].startswith("# recipe indexed: attention auto, balancing indexed, clipping ")
     assert list(tmp_path.iterdir()) == []
     show = "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], os.getcwd())"
@@ -257,18 +258,18 @@ def test_dry_run_prints_a_shell_command_and_starts_nothing(tmp_path: Path, monke
 
 def test_dry_run_of_several_nodes_is_that_of_this_node() -> None:
     settings = ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"]
-    _, note, first = commands(RunRequest("laptop", settings))
+    _, note, first = dry_run_lines(RunRequest("laptop", settings))
     assert note.startswith("# node 0 of 2: ")
     assert "--node-rank=0" in first
     assert "--local-addr=127.0.0.1" in first
-    assert "--node-rank=1" in commands(RunRequest("laptop", settings, node_rank=1))[2]
+    assert "--node-rank=1" in dry_run_lines(RunRequest("laptop", settings, node_rank=1))[2]
     unknown = ["launch.nodes=2", f"launch.rendezvous={'a' * 64}:29500"]
-    assert "--local-addr=ADDRESS" in commands(RunRequest("laptop", unknown, node_rank=1))[2]
+    assert "--local-addr=ADDRESS" in dry_run_lines(RunRequest("laptop", unknown, node_rank=1))[2]
 
 
 def test_dry_run_of_a_job_is_its_sbatch_command() -> None:
-    *_, line = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
-    assert line.startswith("sbatch --wait ")
+    *_, line = dry_run_lines(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
+    assert " && sbatch --wait " in line
     assert line.endswith("-- dgxa100_n8 --set 'description.cooling=air, cold'")
 
 
@@ -367,7 +368,7 @@ def test_run_resumes_in_a_job_with_its_number_of_nodes(stopped: Any) -> None:
     assert "--nodes=2" in started[0]
     assert started[0][-4:] == ["--", "academic_t4", "--resume", NAMED.format("academic_t4")]
     line = run_podium("academic_t4", "--resume", str(folder), "--dry-run")
-    assert line.endswith(f"-- academic_t4 --resume {NAMED.format('academic_t4')}\n")
+    assert line.replace(INDENT, " ").endswith(f"-- academic_t4 --resume {NAMED.format('academic_t4')}\n")
     assert len(started) == 1
 
 
@@ -442,7 +443,11 @@ def test_manually_started_nodes_resume_by_the_same_command_on_each(
     run_podium("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")
     assert calls == [(1, "a:29500"), (1, "b:29500")]
     line = run_podium("laptop", "--resume", str(folder), "--dry-run", "--set", "launch.rendezvous=127.0.0.1:29500")
-    assert line.splitlines()[2].endswith(f"implementations.pytorch.train {folder}/config.yaml {folder}")
+    assert (
+        line.replace(INDENT, " ")
+        .splitlines()[2]
+        .endswith(f"implementations.pytorch.train {folder}/config.yaml {folder}")
+    )
 
 
 @pytest.fixture

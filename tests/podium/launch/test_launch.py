@@ -92,6 +92,15 @@ def test_environment_sets_threads_and_gloos_interface(monkeypatch: pytest.Monkey
     assert environment(two, node, PRIVATE)["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
+def test_nccl_writes_no_pickle_of_its_collectives(monkeypatch: pytest.MonkeyPatch, open_config: RunConfig) -> None:
+    monkeypatch.delenv("TORCH_NCCL_DUMP_ON_TIMEOUT", raising=False)
+    on_gpu = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"device": "cuda"})})
+    assert environment(on_gpu, SINGLE_NODE, PRIVATE)["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0"
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in environment(open_config, SINGLE_NODE, PRIVATE)
+    monkeypatch.setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")  # the user's own choice
+    assert environment(on_gpu, SINGLE_NODE, PRIVATE)["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+
+
 def test_code_caches_are_in_folders_that_only_this_user_can_write(
     monkeypatch: pytest.MonkeyPatch, open_config: RunConfig, tmp_path: Path
 ) -> None:

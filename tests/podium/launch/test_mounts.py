@@ -12,8 +12,9 @@ from podium.core.errors import UsageError
 from podium.launch import mounts as mounts_module
 from podium.launch.container import launcher_argv
 from podium.launch.mounts import container_errors, unmounted_paths_warning
-from podium.run.dry_run import commands
+from podium.run.dry_run import dry_run
 from podium.run.run_set import RunRequest
+from tests.podium.conftest import dry_run_lines
 
 LOCAL = ["data.store=/local/wikipedia", "data.evaluation_store=/local/evaluation"]
 ADDED = '["data:/data:ro", "/local/wikipedia:/local/wikipedia:ro", "/local/evaluation:/local/evaluation:ro"]'
@@ -81,8 +82,8 @@ def test_run_and_dry_run_warn_of_unmounted_paths(started: list[Any], capsys: pyt
     assert (done.exit_code, len(started)) == (0, 1)
     warning = "data.store: /local/wikipedia and data.evaluation_store: /local/evaluation are under no mount"
     assert f"podium: warning: {warning}" in done.stderr
-    lines = commands(RunRequest("dgxa100_n8", LOCAL))
-    assert lines[1].startswith(f"# WARNING: {warning}") and lines[2].startswith("sbatch ") and len(lines) == 3
+    lines = dry_run_lines(RunRequest("dgxa100_n8", LOCAL))
+    assert lines[1].startswith(f"# WARNING: {warning}") and " && sbatch --wait " in lines[2] and len(lines) == 3
 
 
 def test_missing_image_and_data_end_a_run_before_it_starts(root: Path, started: list[Any]) -> None:
@@ -95,14 +96,14 @@ def test_missing_image_and_data_end_a_run_before_it_starts(root: Path, started: 
     assert vocabulary.startswith(
         f"data.vocabulary: /data/vocab.txt in the container is {root}/data/vocab.txt on this machine, "
     )
-    dry = commands(RunRequest("dgxa100_n8"))
+    dry = dry_run_lines(RunRequest("dgxa100_n8"))
     assert dry[1:3] == [f"# WARNING: `podium run` would fail: {fault}" for fault in (image, vocabulary)]
-    assert dry[3].startswith("sbatch ")
+    assert " && sbatch --wait " in dry[3]
 
 
 def test_line_breaks_in_paths_stay_inside_a_dry_runs_comments() -> None:
-    lines = commands(RunRequest("dgxa100_n8", ['data.store="/a\\nrm"']))
-    assert len(lines) == 3 and all("\n" not in line for line in lines[:2])
+    text = dry_run(RunRequest("dgxa100_n8", ['data.store="/a\\nrm"'])).text
+    assert [line[:3] for line in text.splitlines()[:3]] == ["# r", "# W", "cd "]
 
 
 def test_missing_and_duplicate_mounts_are_errors() -> None:

@@ -140,7 +140,8 @@ class Fuzzer:
         result = Result("bert", "v2.0", "A", "B", "closed", "here", tuple(runs), {}, 1, 8, None, None)
         assert_finite(result)
         assert_finite(result.spread)
-        assert all(sentence.isprintable() for sentence in inconsistencies(result))
+        found = inconsistencies(result)
+        assert all(text.isprintable() for text in (*found.affecting, *(one.message for one in found.cosmetic)))
         assert len(mark_repeats([result, replace(result, system="C")])) == 2
 
 

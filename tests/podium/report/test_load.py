@@ -10,7 +10,8 @@ import pytest
 from podium.core.locks import shared_lock
 from podium.report.find import find_runs
 from podium.report.load import read_sets
-from podium.report.run import BROKE_OFF, MISSED, NO_END, NOT_BEGUN, REACHED, SAVED, TRAINED, UNDER_WAY, ReportedRun
+from podium.report.run import ReportedRun
+from podium.run.outcome import Outcome
 from tests.podium.report.conftest import PHASES, SETTINGS, MakeRun, lines, step, summary
 
 
@@ -23,7 +24,7 @@ def read(folder: Path) -> ReportedRun:
 def test_run_that_reached_its_target(make_run: MakeRun) -> None:
     source = json.dumps({"code": "c" * 64, "commit": "d" * 40})
     run = read(make_run(totals=summary(), source__json=source))
-    assert run.outcome == REACHED and run.ended and not run.notes
+    assert run.outcome == Outcome.SUCCEEDED and run.ended and not run.notes
     assert run.totals_so_far["seconds"] == 40.0 and run.totals_so_far["evaluation_share"] == 0.25
     assert run.phases_ms == PHASES and list(run.phases_ms) == list(PHASES)
     assert (run.code, run.commit, run.precision) == ("c" * 64, "d" * 40, "bf16")
@@ -32,7 +33,7 @@ def test_run_that_reached_its_target(make_run: MakeRun) -> None:
     assert run.metrics.steps == 40 and len(run.metrics.evaluations) == 2
 
 
-@pytest.mark.parametrize(("target", "outcome"), [(0.72, MISSED), (None, TRAINED)])
+@pytest.mark.parametrize(("target", "outcome"), [(0.72, Outcome.MISSED), (None, Outcome.COMPLETED)])
 def test_run_that_trained_all_its_samples(make_run: MakeRun, target: float | None, outcome: str) -> None:
     settings = {**SETTINGS, "target_accuracy": target}
     assert read(make_run(totals=summary(reached_target=False), settings=settings)).outcome == outcome
@@ -43,7 +44,7 @@ def test_run_of_an_older_version(make_run: MakeRun) -> None:
     for key in ("evaluation", "precision"):
         del old[key]
     run = read(make_run(totals=old))
-    assert run.outcome == REACHED and not run.notes and run.code is None
+    assert run.outcome == Outcome.SUCCEEDED and not run.notes and run.code is None
     assert run.totals_so_far["evaluation_share"] == pytest.approx(20 / 80)
     assert run.precision == "auto"
 
@@ -52,17 +53,19 @@ def test_run_in_progress_has_the_totals_of_its_metrics(make_run: MakeRun) -> Non
     folder = make_run(metrics=lines([step(1), step(2)]) + '{"event": "st')
     with shared_lock(folder / ".lock"):
         run = read(folder)
-    assert run.outcome == UNDER_WAY and not run.ended and not run.notes
+    assert run.outcome == Outcome.RUNNING and not run.ended and not run.notes
     assert dict(run.totals_so_far) == {
         "samples": 32,
         "steps": 2,
         "padding_share": pytest.approx(0.025),
         "max_over_mean_tokens": pytest.approx(1.05),
     }
-    assert read(folder).outcome == NO_END, "without its lock"
+    assert read(folder).outcome == Outcome.UNFINISHED, "without its lock"
 
 
-@pytest.mark.parametrize(("code", "outcome"), [(1, BROKE_OFF), (143, SAVED)])
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(1, Outcome.FAILED), (2, Outcome.FAILED), (130, Outcome.INTERRUPTED), (143, Outcome.SAVED)]
+)
 def test_failed_run_has_an_error_message(make_run: MakeRun, code: int, outcome: str) -> None:
     failure = json.dumps({"exit_code": code, "message": "the disk is full", "final": True})
     run = read(make_run(failure__json=failure))
@@ -71,7 +74,7 @@ def test_failed_run_has_an_error_message(make_run: MakeRun, code: int, outcome: 
 
 def test_finished_run_has_no_failure(make_run: MakeRun) -> None:
     run = read(make_run(totals=summary(), failure__json=json.dumps({"exit_code": 1, "message": "a rank died"})))
-    assert (run.outcome, run.failure) == (REACHED, None)
+    assert (run.outcome, run.failure) == (Outcome.SUCCEEDED, None)
 
 
 def test_restarted_run(make_run: MakeRun) -> None:
@@ -82,7 +85,7 @@ def test_restarted_run(make_run: MakeRun) -> None:
 
 def test_run_without_steps(make_run: MakeRun) -> None:
     run = read(make_run(metrics=None))
-    assert run.outcome == NOT_BEGUN and not run.totals_so_far and not run.notes
+    assert run.outcome == Outcome.NOT_STARTED and not run.totals_so_far and not run.notes
 
 
 def has_note(run: ReportedRun, message: str) -> bool:
@@ -120,7 +123,7 @@ def test_folders_in_place_of_files_are_noted(make_run: MakeRun) -> None:
     for name in ("config.yaml", "summary.json", "failure.json", "metrics.jsonl"):
         (folder / name).mkdir()
     run = read(folder)
-    assert run.outcome == NOT_BEGUN
+    assert run.outcome == Outcome.NOT_STARTED
     assert [note.partition(":")[0] for note in run.notes] == ["config.yaml", "summary.json", "failure.json"]
 
 
@@ -137,7 +140,7 @@ def test_invalid_values_of_a_summary_are_omitted(make_run: MakeRun) -> None:
         samples="many", accuracy=None, share_of_peak=[0.2], evaluation=7, phases_ms={"a": 1, "b": "x", "c": -1}
     )
     run = read(make_run(totals=odd))
-    assert run.outcome == REACHED and run.phases_ms == {"a": 1}
+    assert run.outcome == Outcome.SUCCEEDED and run.phases_ms == {"a": 1}
     assert not {"samples", "accuracy", "share_of_peak", "evaluation_share"} & set(run.totals_so_far)
 
 

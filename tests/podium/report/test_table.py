@@ -30,7 +30,7 @@ def test_table_of_one_run(make_run: MakeRun) -> None:
     text = printed(make_run(totals=summary()))
     assert "Settings: system mine, recipe indexed, size tiny, division open" in text and "auto: bf16" in text
     found = rows(text)
-    assert found["outcome"] == ["reached target"] and found["time"] == ["40.00 s"]
+    assert found["outcome"] == ["succeeded"] and found["time"] == ["40.00 s"]
     assert found["useful FLOP/s"] == ["200.0 GFLOP/s"] and "recipe" not in found
     assert found["balance (max/mean tokens)"] == ["1.0500"] and found["evaluation share"] == ["25.0%"]
     assert found["step: forward"] == ["20.00 ms, 25.0%"]
@@ -43,13 +43,13 @@ def test_few_runs_have_columns_and_their_mean(make_run: MakeRun) -> None:
     assert found["time"] == ["40.00 s", "42.00 s", "41.00 ± 1.41 s"]
     assert found["seed"] == ["7", "8", "differ"]
     assert "Settings of all: system mine, recipe indexed" in text and "seed 7" not in text
-    assert found["outcome"][2] == "2 reached target"
+    assert found["outcome"][2] == "2 succeeded"
 
 
 def test_many_runs_have_a_line_each(make_run: MakeRun) -> None:
     folders = [make_run(number, totals=summary(seconds=40.0 + number)) for number in range(10)]
     found = rows(printed(folders[0].parent))
-    assert found["run_3"] == ["43.00 s", "640", "0.7300", "16.0", "reached target"]
+    assert found["run_3"] == ["7", "43.00 s", "640", "0.7300", "16.0", "succeeded"]
     assert found["time"] == ["44.50 ± 3.03 s"] and found["MLPerf score"] == ["44.50 s"]
 
 
@@ -57,7 +57,7 @@ def test_notes_and_failures_are_printed(make_run: MakeRun) -> None:
     failure = json.dumps({"exit_code": 1, "message": "a rank died"})
     text = printed(make_run(failure__json=failure, settings=None), notes=["older sets are left out"], width=200)
     assert "older sets are left out" in text
-    assert "run_0: config.yaml: is missing" in text and "run_0 broke off: a rank died" in text
+    assert "run_0: config.yaml: is missing" in text and "run_0 failed: a rank died" in text
 
 
 def test_control_characters_are_removed(make_run: MakeRun) -> None:
@@ -79,9 +79,9 @@ def test_json_has_the_values(make_run: MakeRun) -> None:
     (one,) = found["sets"]
     assert one["over_runs"]["seconds"] == {"n": 1, "mean": 40.0, "sd": None, "least": 40.0, "greatest": 40.0}
     first, second = one["runs"]
-    assert first["outcome"] == "reached target" and first["seconds"] == 40.0 and first["phases_ms"]["forward"] == 20.0
+    assert first["outcome"] == "succeeded" and first["seconds"] == 40.0 and first["phases_ms"]["forward"] == 20.0
     assert first["settings"]["optimizer.algorithm"] == "adamw"
     assert [one["accuracy"] for one in first["evaluations"]] == [0.4, 0.73]
     assert first["balance_quantiles"]["1"] > 1.09
-    assert second["seconds"] is None and second["outcome"] == "no end" and second["steps"] == 2
+    assert second["seconds"] is None and second["outcome"] == "unfinished" and second["steps"] == 2
     assert second["not_finite"] == {"gradient_norm": {"count": 1, "samples": 32}}

@@ -6,7 +6,7 @@ import pytest
 
 from podium.core.errors import UsageError, WorkError
 from podium.run import implementation
-from podium.run.implementation import call_entry_point
+from podium.run.implementation import call_entry_point, format_process_error, process_error
 
 
 @pytest.fixture
@@ -46,3 +46,15 @@ def test_error_of_a_process_without_output(entry: Path) -> None:
     entry.write_text("import sys\nsys.exit(1)")
     with pytest.raises(WorkError, match="answer ended without an error message"):
         call_entry_point("other", "answer", [])
+
+
+def test_cause_of_a_failed_process_is_found_before_what_libraries_print_at_its_end() -> None:
+    """A warning at the end of a process, such as the resource tracker's, was reported as the error."""
+    late = "resource_tracker: There appear to be 1 leaked semaphore objects to clean up at shutdown\n"
+    own = format_process_error(UsageError("launch.device: found cuda\nuse cpu"))
+    error = process_error(2, f"step 1\n{own}\n{late}", "ended")
+    assert (type(error), str(error)) == (UsageError, "launch.device: found cuda\nuse cpu")
+    traceback = "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nKeyError: 'x'\n"
+    assert str(process_error(1, traceback + late, "ended")) == "KeyError: 'x'"
+    assert str(process_error(1, "one\ntwo\n", "ended")) == "two"
+    assert str(process_error(1, "\n", "ended")) == "ended"

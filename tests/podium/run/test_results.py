@@ -181,6 +181,16 @@ def test_restarted_or_resumed_run_is_not_a_result(ended: Any, marked: str) -> No
     assert not (run.path.parent / "result_0.txt").exists()
 
 
+def test_profiled_run_is_not_a_result(ended: Any) -> None:
+    run = ended("one")
+    run.mark_profiled()
+    assert finalize_log(run) == run.profiled_result == run.path / "result.profiled.txt"
+    (entry,) = entries(run)
+    assert (entry.log, entry.is_result) == ("run_0/result.profiled.txt", False)
+    assert entry.fault == "steps of it were profiled, which slows it"
+    assert not (run.path.parent / "result_0.txt").exists()
+
+
 def test_log_that_cannot_be_moved_is_kept(ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ended("one")
 

@@ -1,7 +1,6 @@
 """Sets of runs and resumed runs, from the data to the checker's verdict, with a script as the implementation."""
 
 import fcntl
-import hashlib
 import json
 import multiprocessing
 import os
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from benchmarks.bert import shard as shard_module
 from benchmarks.bert.checkpoint.names import podium_shapes
 from benchmarks.bert.checkpoint.podium import write_podium_checkpoint
 from benchmarks.bert.checkpoint.weights import Weights
-from benchmarks.bert.demo_text import write_embedded_text
 from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.tokenization import Vocabulary
@@ -32,7 +29,7 @@ from benchmarks.bert.sizes import LARGE, TINY, Size
 from benchmarks.bert.store import SampleStore, update_manifest
 from podium.config.load import load_resolved, write_resolved
 from podium.config.run_data import read_run_data
-from podium.config.run_folder import FACTS, RunFolder, fixed_configuration, format_facts
+from podium.config.run_folder import FACTS, RunFolder
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError
 from podium.core.files import sha256_of
@@ -43,44 +40,19 @@ from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
 from podium.run.collect import FinishedRun
+from podium.run.observation import Observation
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord
 from podium.run.results import close_orphaned_runs
 from podium.run.run_set import RunRequest, execute, resume, run_set, unpublished_reason
 from podium.run.set_record import EndedRun, SetRecord, read_set, write_set
 from podium.run.source import Source, current_source, read_source
+from tests.podium.run.conftest import CHECKPOINTS
 
 QUIET = Progress(Console(quiet=True))
 
 
-@pytest.fixture(scope="module")
-def small_text() -> Iterator[None]:
-    """Makes the embedded text of these tests small."""
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        patch.setattr("benchmarks.bert.demo_text.ARTICLES_PER_PART", 2)
-        patch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
-        text = write_embedded_text(Path(folder))
-        content = b"".join(path.read_bytes() for path in (*text.training, text.evaluation, text.vocabulary))
-        patch.setattr("benchmarks.bert.demo_text.TEXT_SHA256", hashlib.sha256(content).hexdigest())
-        yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder of these tests, filled by the first test that needs it."""
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(autouse=True)
-def home(small_text: None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the runs/ and results/ of a test."""
-    monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
-    monkeypatch.setattr("podium.run.data.DATA", data)
-    monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)
-
-    monkeypatch.setattr("podium.run.results.RESULTS", tmp_path / "results")
-    monkeypatch.setattr("podium.run.collect.check_compliance", lambda result: {"5.0.0": ""})
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
@@ -94,42 +66,6 @@ def no_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def official_verdict(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the official checker, which is replaced elsewhere since it takes seconds for all rulesets."""
     monkeypatch.setattr("podium.run.collect.check_compliance", check_compliance)
-
-
-@pytest.fixture
-def implementation(
-    write_log: Any,
-    open_config: RunConfig,
-    as_implementation: Any,
-    summary: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Any:
-    """Makes an implementation that leaves a complete log (or its first lines, up to `log_until`) and a summary.
-
-    The facts of its checkpoints are written before it starts, so that it need not import Podium.
-    """
-
-    def make(log_until: str | None = None, then: str = "", summarise: bool = True) -> None:
-        text = write_log(open_config, name="sample.txt").read_text(encoding="utf-8")
-        if log_until:
-            text = text[: text.index("\n", text.index(f'"{log_until}"')) + 1]
-        script = f"(folder / 'result.partial.txt').write_text({text!r})\n{then}\n"
-        as_implementation(
-            script + (f"(folder / 'summary.json').write_text({json.dumps(summary)!r})" if summarise else "")
-        )
-        started = launch.command
-
-        def command(config: RunConfig, folder: RunFolder, *others: Any) -> list[str]:
-            made_with = fixed_configuration(load_resolved(folder.config))
-            for batches, samples in CHECKPOINTS:
-                data = read_run_data(folder.data)
-                facts = format_facts(batches, samples, 0, 0, "", made_with, {}, data and data.digests)
-                (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
-            return started(config, folder, *others)
-
-        monkeypatch.setattr(launch, "command", command)
-
-    return make
 
 
 def test_runs_become_results_with_different_seeds(
@@ -164,6 +100,23 @@ def test_runs_become_results_with_different_seeds(
     assert {path: path.read_bytes() for path in folder.glob("result_*.txt")} == logs and len(logs) == 2
     assert sorted(path.name for path in results.iterdir()) == ["bert", "set.json"]
     assert not list((home / "runs").rglob("replaced_results"))  # they were copies
+
+
+def test_profiled_runs_are_no_results(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    (run,) = run_set(open_config, 1, QUIET, observation=Observation(profile_steps=2))
+    assert run.result == run.folder / "result.profiled.txt" and not (home / "results" / "laptop" / "bert").exists()
+    record = read_set(run.folder.parent)
+    assert record is not None and not record.ended[0].is_result
+    (next_run,) = run_set(open_config, 1, QUIET)
+    assert next_run.published
+
+
+def test_options_are_passed_to_a_container_and_to_the_ranks() -> None:
+    observation = Observation(("wandb", "mlflow"), profile_steps=3, profile_all_ranks=True)
+    assert observation.train_options == ["--profile", "3", "--profile-all-ranks"]
+    assert observation.options == ["--log-to", "wandb,mlflow", "--profile", "3", "--profile-all-ranks"]
+    assert Observation().options == Observation().train_options == []
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -415,7 +368,7 @@ def test_other_nodes_exit_with_code_1_after_a_shortfall(
 
 
 def test_json_of_a_finished_run(tmp_path: Path, summary: dict[str, Any]) -> None:
-    run = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": "FAILED"})
+    run = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": "FAILED"}, 0.72)
     assert (run.reached_target, run.compliant) == (True, False)
     assert run.as_json()["compliance"] == {"4.1.0": True, "5.0.0": False}
 
@@ -424,7 +377,7 @@ def test_concurrent_sets_of_a_system_are_a_usage_error(home: Path, open_config: 
     implementation()
     runs = run_set(open_config, 2, QUIET)
     next(runs)
-    with pytest.raises(UsageError, match="another `podium run` of this system is running"):
+    with pytest.raises(UsageError, match="another `podium run` or `podium sweep` of this system"):
         next(run_set(open_config, 1, QUIET))
     next(runs)
 
@@ -441,7 +394,6 @@ path.mkdir(parents=True, exist_ok=True)
 """
 
 
-CHECKPOINTS = ((3, 1234), (5, 2468))
 CHECKPOINT = checkpointed(*CHECKPOINTS[0])
 SAVE = (
     CHECKPOINT
@@ -661,7 +613,7 @@ def test_resume_during_another_run_fails_before_the_rendezvous(
     runs = run_set(open_config, 2, QUIET)
     next(runs)
     monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: pytest.fail("nodes are waited for"))
-    with pytest.raises(UsageError, match="another `podium run` of this system is running"):
+    with pytest.raises(UsageError, match="another `podium run` or `podium sweep` of this system"):
         resume(RunFolder(folder), "laptop", QUIET)
     runs.close()
 
@@ -675,11 +627,11 @@ def test_run_completed_by_another_process_is_not_resumed(
     (folder,) = (home / "runs").rglob("run_0")
 
     @contextmanager
-    def complete_before_the_lock(_: Path) -> Iterator[None]:
+    def complete_before_the_lock(_: str) -> Iterator[None]:
         (folder / "summary.json").write_text("{}", encoding="utf-8")
         yield
 
-    monkeypatch.setattr("podium.run.run_set._system_lock", complete_before_the_lock)
+    monkeypatch.setattr("podium.run.run_set.system_lock", complete_before_the_lock)
     with pytest.raises(UsageError, match="is complete and cannot be resumed"):
         resume(RunFolder(folder), "laptop", QUIET)
 

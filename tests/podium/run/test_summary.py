@@ -38,6 +38,7 @@ def finished(summary: dict[str, Any]) -> Any:
             seed=2**31 - 1 - number,
             summary=summary | changes,
             compliance=dict.fromkeys(RULESETS, "") | (compliance or {}),
+            target=0.72,
         )
 
     return make
@@ -55,7 +56,7 @@ def test_json_of_one_run(finished: Any, summary: dict[str, Any]) -> None:
     assert found["result_file"].endswith("results/laptop/bert/result_0.txt")
     assert {key: found[key] for key in summary} == summary
     assert found["compliance"] == dict.fromkeys(RULESETS, True)
-    assert found["seed"] == 2**31 - 1
+    assert found["seed"] == 2**31 - 1 and found["outcome"] == "succeeded"
 
 
 def test_json_of_several_runs_has_means_and_each_run(finished: Any, summary: dict[str, Any]) -> None:
@@ -124,11 +125,11 @@ def test_nothing_is_cut_off_in_80_columns(open_config: RunConfig, finished: Any,
     assert "…" not in printed(open_config, [finished(n, seconds=1000.0 + n) for n in range(count)])
 
 
-def test_aborted_run_has_its_status_in_the_table(open_config: RunConfig, finished: Any) -> None:
+def test_run_that_missed_its_target_has_its_outcome_in_the_table(open_config: RunConfig, finished: Any) -> None:
     assert "time-to-train" not in printed(open_config, [finished(reached_target=False)])
     text = printed(open_config, [finished(0), finished(1, reached_target=False)])
-    assert "aborted" in text
-    assert "success" in text
+    assert "missed target" in text
+    assert "succeeded" in text
 
 
 def test_failed_ruleset_is_printed(open_config: RunConfig, finished: Any) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from podium.cli import submit
-from podium.config.load import load_system, system_names
+from podium.config.load import load_system, system_names, write_resolved
+from podium.config.run_folder import RunFolder
 from podium.core.errors import Interrupted
 from podium.doctor.devices import memory_bytes
 from podium.submission.describe import (
@@ -25,6 +26,7 @@ from podium.submission.describe import (
     differing_fields,
     fill_description,
     gpu_fields,
+    nodes_of_runs,
     os_name,
     processor_fields,
     same_text,
@@ -252,3 +254,29 @@ def test_this_machine_is_detected_without_a_framework() -> None:
 def test_gpu_libraries_are_left_out_without_a_gpu() -> None:
     device = {"torch": "2.13.0", "cuda": "13.0", "cudnn": "9.1.0", "nccl": None, "gpus": []}
     assert set(detect(device).software) <= {"kernel", "python", "cuda_driver"}
+
+
+SEVERAL = {"launch.nodes": 8, "launch.rendezvous": "node0:29500", "description.number_of_nodes": "8"}
+
+
+def test_what_needs_all_nodes_is_not_checked_on_one(write_system: Any) -> None:
+    """One machine was compared with the stated number of nodes, and reported to be the same."""
+    config = load_system(str(write_system({**SEVERAL, "description.host_networking_topology": "fat tree"})))
+    found = {one.name: one for one in compare(config, DETECTED)}
+    for name in ("number_of_nodes", "host_networking_topology"):
+        assert (found[name].verdict, found[name].detected) == ("not checked: needs all nodes", "")
+    assert found["host_processors_per_node"].verdict == "differs"
+    assert {one.name: one.verdict for one in compare(config, DETECTED, ran_on_nodes=8)}["number_of_nodes"] == "same"
+    other = load_system(str(write_system({**SEVERAL, "description.number_of_nodes": "4"})))
+    assert {one.name: one.verdict for one in compare(other, DETECTED)}["number_of_nodes"] == "differs"
+
+
+def test_nodes_of_a_finished_run_are_known(write_system: Any, tmp_path: Path) -> None:
+    config = load_system(str(write_system(SEVERAL)))
+    assert nodes_of_runs(config, tmp_path / "runs") is None
+    folder = RunFolder(tmp_path / "runs" / config.system / "2026-11-24_00-00-00" / "run_0")
+    folder.path.mkdir(parents=True)
+    write_resolved(config.model_copy(update={"seed": 1}), folder.config)
+    assert nodes_of_runs(config, tmp_path / "runs") is None  # it did not finish
+    folder.summary.write_text('{"seconds": 1.0}', encoding="utf-8")
+    assert nodes_of_runs(config, tmp_path / "runs") == 8

@@ -90,3 +90,11 @@ def test_outcome_of_repeats_is_their_mean_with_penalties() -> None:
     assert Outcome.of_repeats([good]) == good
     both = Outcome.of_repeats([good, bad])
     assert both == Outcome(14_500.0, False, 26_000, 0.4, "it broke off")
+
+
+def test_a_penalty_is_not_described_as_samples_to_the_target() -> None:
+    assert (
+        Outcome(5924.4, True, 6144, 0.73).describe(0.72) == "5,924 samples to the target (interpolated), 6,144 trained"
+    )
+    missed = Outcome(946.2, False, 512, 0.1085, "ranks\nfailed").describe(0.72)
+    assert missed == ("target not reached in 512 samples, accuracy 0.1085 of 0.72, objective 946; failed: ranks failed")

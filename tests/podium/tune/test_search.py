@@ -1,6 +1,7 @@
 """Trials as processes: exact budgets, several at a time, pruned, failed, interrupted and resumed."""
 
 import math
+import re
 import subprocess
 import sys
 import time
@@ -56,7 +57,10 @@ def test_search_runs_exactly_its_trials(
         assert "threads_per_process: 1\n" in text
     needed = 2 + 3 * math.log10(2) + 0.1
     assert trials[0].value == pytest.approx(32 * needed, rel=1e-4)
-    assert reported[0] == f"rate: trial 1 of 3: {trials[0].value:,.0f} samples"
+    trained = trials[0].user_attrs["samples"]
+    assert trained >= trials[0].value
+    expected = f"rate: trial 1 of 3: {trials[0].value:,.0f} samples to the target (interpolated), {trained:,} trained"
+    assert reported[0] == expected
     assert best_trial(trials) == min(trials, key=lambda trial: trial.value or 0.0)
 
 
@@ -138,7 +142,8 @@ def test_bad_trial_is_pruned_while_it_runs(
     trainings.use(pause=0.3)
     trials, reported = run_search(folder, space.model_copy(update={"trials": 6}), base)
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 5 + ["PRUNED"]
-    assert reported == ["rate: trial 6 of 6: pruned"]
+    (line,) = reported
+    assert re.fullmatch(r"rate: trial 6 of 6: pruned after \d+ samples, accuracy 0\.\d{4}", line)
     assert trials[5].user_attrs["samples"] in (64, 96)
     assert trials[5].user_attrs["accuracy"] < 0.3
     assert not (folder / "trials/trial_0005/summary.json").exists()
@@ -200,7 +205,8 @@ def test_each_repeat_runs_once(trainings: FakeTrainings, tmp_path: Path, base: R
     again = list[str]()
     more = repeat(folder, base, range(10, 14), ONE, again.append)
     assert [one.value for one in more[:3]] == values
-    assert again == [f"repeats, seed 13: {more[3].value:,.0f} samples"]
+    assert base.target_accuracy is not None
+    assert again == [f"repeats, seed 13: {more[3].describe(base.target_accuracy)}"]
     with pytest.raises(UsageError, match="has repeats of other settings"):
         repeat(folder, base.model_copy(update={"max_samples": 64}), range(10, 11), ONE, again.append)
 

@@ -48,7 +48,7 @@ def test_two_searches_with_one_budget(trainings: FakeTrainings, write_space: Any
     shipped_rate = found.shipped.optimizer.learning_rate
     assert all(shipped_rate not in rates for rates in drawn)  # no search starts with the shipped settings
     assert [one.name for one in found.repeats] == ["shipped", "adamw", "lamb"]
-    assert all(len(one.values) == 1 and one.reached == 1 for one in found.repeats)
+    assert all(len(one.objectives) == 1 and one.reached == 1 for one in found.repeats)
     assert len(reported) == 4 + 3
     algorithms = {
         path.parent.name.partition("_")[0]: yaml.safe_load(path.read_text(encoding="utf-8"))["optimizer"]["algorithm"]
@@ -87,10 +87,14 @@ def test_best_settings_are_reported_as_arguments_yaml_json_and_chart(
     assert search["set"] == ["--set", "optimizer.algorithm=adamw", "--set", f"optimizer.learning_rate={best}"]
     kept = yaml.safe_load((tmp_path / "out/rate.yaml").read_text(encoding="utf-8"))
     assert kept == {"bert": {"optimizer": {"algorithm": "adamw", "learning_rate": best}}}
-    assert search["best_samples"] == min(search["values"])
+    assert search["best"]["objective"] == min(trial["objective"] for trial in search["results"])
+    assert all(
+        trial["samples_to_target"] == (trial["objective"] if trial["reached"] else None) for trial in search["results"]
+    )
+    assert all(trial["samples_trained"] > 0 for trial in search["results"])
     assert not search["is_shipped"]
     assert search["repeats_per_trial"] == 1
-    assert report["repeats"]["rate"]["mean"] < report["repeats"]["shipped"]["mean"]
+    assert report["repeats"]["rate"]["mean_objective"] < report["repeats"]["shipped"]["mean_objective"]
     svg = (tmp_path / "out/tuning.svg").read_bytes()
     ids = {element.get("id") for element in ElementTree.fromstring(svg).iter()}
     assert {"trials-rate", "best-rate", "repeats-rate", "repeats-shipped"} <= ids
@@ -116,9 +120,9 @@ def test_difference_has_a_standard_error() -> None:
     fewer, error = difference(shipped, other)
     assert fewer == 6.0
     assert error == pytest.approx(math.sqrt(4 / 3 + 2 / 2))
-    assert shipped.as_json()["sd"] == 2.0
+    assert shipped.as_json()["sd_objective"] == 2.0
     one = Repeats("x", (5.0,), 1, 6.0)
-    assert one.as_json()["sd"] is None
+    assert one.as_json()["sd_objective"] is None
     assert math.isnan(difference(shipped, one)[1])
 
 
@@ -137,6 +141,14 @@ def test_verdicts(values: tuple[float, ...], comparison: str) -> None:
     (sentence,) = verdicts([found], repeats)
     assert comparison in sentence
     assert list(verdicts([found], [])) == []
+
+
+def test_penalties_are_no_samples_to_target() -> None:
+    shipped, missed = Repeats("shipped", (10.0, 12.0), 2, 16.0), Repeats("rate", (30.0, 11.0), 1, 16.0)
+    assert (shipped.as_json()["mean_samples_to_target"], missed.as_json()["mean_samples_to_target"]) == (11.0, None)
+    found: Any = SimpleNamespace(space=SimpleNamespace(name="rate"), is_shipped=False)
+    (sentence,) = verdicts([found], [shipped, missed])
+    assert "of the trainings compared 1 missed the target and count with a penalty" in sentence
 
 
 @pytest.mark.parametrize(

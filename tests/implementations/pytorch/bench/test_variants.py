@@ -70,7 +70,7 @@ def test_runners_are_interleaved_and_each_is_first_in_turn() -> None:
     assert {len(runner.seconds) for runner in times.values()} == {2}
     assert times["a"].total == pytest.approx(sum(times["a"].seconds))
     times["a"].seconds[:] = [0.004, 0.002, 0.001]
-    assert times["a"].milliseconds == {"least": 1.0, "median": 2.0, "greatest": 4.0}
+    assert times["a"].milliseconds == {"min": 1.0, "median": 2.0, "max": 4.0}
 
 
 def test_a_variant_changes_one_thing(make_config: Configs) -> None:

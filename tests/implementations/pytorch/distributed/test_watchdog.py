@@ -154,7 +154,11 @@ def wait_for(codes: list[int], seconds: float) -> list[int]:
 def test_stalled_rank_reports_and_ends_its_process(
     tmp_path: Path, processes: Processes, exit_codes: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    board, clock, folder = DictStatusStore({"1": json.dumps(vars(AHEAD)).encode()}), PhaseClock(), RunFolder(tmp_path)
+    board, clock, folder = (
+        DictStatusStore({"1": json.dumps(vars(AHEAD)).encode(), "collectives/1": b"null"}),
+        PhaseClock(),
+        RunFolder(tmp_path),
+    )
     with Watchdog(Processes(0, 2, processes.device), clock, folder, 0.4, board) as watch:
         watch.batch = 5
         clock.lap("data_wait")

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from podium.comparison.ab.compare import ABComparison, as_json, compare_sides, format_p_value, print_ab
 from podium.comparison.ab.operands import Side
-from podium.comparison.ab.significance import RcpTest, Welch
 from podium.core.errors import UsageError
 from podium.mllog.run import Run
+from podium.mllog.significance import RcpTest, Welch
 from tests.podium.comparison.conftest import make_run
 
 

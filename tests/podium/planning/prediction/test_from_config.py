@@ -11,9 +11,11 @@ from benchmarks.bert.store import SampleStore, update_manifest
 from podium.config.load import load_system, system_names
 from podium.config.schema import Launch, RunConfig
 from podium.core.errors import UsageError
+from podium.core.machine import this_machine
+from podium.planning import costs
 from podium.planning.costs import StepCosts, save_costs
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.from_config import UNFITTED_ERROR, plan_from_config
+from podium.planning.prediction.from_config import OTHER_MACHINE_ERROR, UNFITTED_ERROR, plan_from_config
 from podium.planning.prediction.plan import Plan, counted_costs, optimizer_seconds, published_costs
 from podium.planning.prediction.predict import predict
 from podium.planning.prediction.published import wikipedia_lengths
@@ -27,6 +29,8 @@ MEASURED: dict[str, object] = {
     "kernels": "auto",
     "global_batch_size": 16,
     "ranks": 1,
+    "device": "cpu",
+    "machine": this_machine().as_json(),
 }
 
 
@@ -228,6 +232,20 @@ def test_network_is_described_or_reported_as_assumed() -> None:
     assert not warnings_with(plan, "per node are assumed")
     assert not warnings_with(plan, "fitted on A100 systems only")
     assert warnings_with(plan_from_config(nodes(gpu(), 8, 8), None, CONSTANTS), "fitted on A100 systems only")
+
+
+def test_costs_of_a_gpu_belong_to_the_described_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "gpu_models", lambda: ["NVIDIA A100-SXM4-40GB"])
+    for device, relation, error in (
+        ("NVIDIA H200", "described", 0.05),
+        ("NVIDIA H100 80GB HBM3", "another machine", OTHER_MACHINE_ERROR),
+        ("NVIDIA A100-SXM4-40GB", "this machine", 0.05),
+    ):
+        save_costs(COSTS, tmp_path / "h200_1x.json", MEASURED | {"device": device, "global_batch_size": 56})
+        plan = plan_from_config(gpu(), tmp_path / "h200_1x.json", CONSTANTS)
+        assert plan.costs_origin is not None
+        assert (plan.costs_origin.relation, plan.costs.median_relative_error) == (relation, error)
+        assert f"measured on {device}" in plan.costs_origin.statement
 
 
 def test_step_costs_scale_with_threads_per_process(tmp_path: Path) -> None:

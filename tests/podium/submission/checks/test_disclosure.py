@@ -86,6 +86,7 @@ def test_a_misspelled_key_of_a_later_ruleset_is_a_warning(tmp_path: Path) -> Non
         "tflops_per_sec_per_gpu",
         "samples",
         "podium_restarted",
+        "podium_profiled",
         "x" * 5_000,
         "",
         "_",

@@ -231,6 +231,18 @@ def test_the_description_is_that_of_the_present_system_file(make_set: Any, make_
     assert described["cooling"] == "liquid" and len(described) == 33
 
 
+def test_all_missing_fields_of_the_description_are_named(make_set: Any, make_request: Any) -> None:
+    made_set = make_set()
+    document = yaml.safe_load(made_set.system.read_text(encoding="utf-8"))
+    document["description"] |= {"cooling": "", "submitter": ""}
+    del document["description"]["accelerator_on-chip_memories"]
+    made_set.system.write_text(yaml.safe_dump(document), encoding="utf-8")
+    lacking = (
+        "mine.yaml: description lacks 3 of the 33 fields .* submitter, accelerator_on-chip_memories, cooling; add "
+    )
+    refused(make_request(made_set), UsageError, lacking)
+
+
 @pytest.mark.parametrize("later", [True, False])
 def test_a_set_is_packaged_by_its_folder_or_its_copies(make_set: Any, make_request: Any, later: bool) -> None:
     made_set = make_set(name="laptop")
@@ -443,7 +455,7 @@ def test_a_summary_without_a_time_is_refused(make_set: Any, make_request: Any, t
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("number_of_nodes", 64), ("number_of_nodes", ""), ("accelerators_per_node", 8)]
+    ("key", "value"), [("number_of_nodes", 64), ("number_of_nodes", "two"), ("accelerators_per_node", 8)]
 )
 def test_a_description_of_another_machine_is_refused(make_set: Any, make_request: Any, key: str, value: Any) -> None:
     made_set = make_set()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mlperf_logging.rcp_checker import rcp_checker
 from scipy import stats
 
-from podium.comparison.ab.significance import (
+from podium.mllog.significance import (
     UNUSABLE,
     RcpTest,
     Welch,
@@ -193,7 +193,7 @@ def test_one_side_without_spread_is_tested() -> None:
 def test_false_positives_and_missed_intervals_are_five_percent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 800 pairs of sides that differ only in n and sd; the tolerance is 3 standard errors, 0.023."""
     # It is slow and not tested here.
-    monkeypatch.setattr("podium.comparison.ab.significance.smallest_detectable_ratio", lambda *_: None)
+    monkeypatch.setattr("podium.mllog.significance.smallest_detectable_ratio", lambda *_: None)
     random = np.random.default_rng(7)
     found = [welch(random.normal(100, 4, 10), random.normal(100, 9, 7)) for _ in range(800)]
     assert sum(one.significant for one in found) / 800 == pytest.approx(0.05, abs=0.023)

@@ -122,6 +122,16 @@ def welch_test(a: Summary, b: Summary) -> Welch | str:
     )
 
 
+def format_p_value(p: float) -> str:
+    """Format a p-value, such as `p = 0.031` or `p = 6e-5`."""
+    if p < 1e-99:
+        return "p < 1e-99"
+    if p < 1e-3:
+        digits, _, power = f"{p:.0e}".partition("e")
+        return f"p = {digits}e{int(power)}"
+    return f"p = {p:.2g}" if p < 0.995 else "p = 1.0"
+
+
 def fieller_interval(ratio: float, errors: tuple[float, float], counts: tuple[int, int]) -> tuple[float, float] | None:
     """Return the 95% confidence interval of the ratio of two means; None if one mean does not differ from 0.
 

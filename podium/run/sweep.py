@@ -1,0 +1,266 @@
+"""`podium sweep`: the cross product of recipes and settings, a set of runs for each combination.
+
+A combination has a folder in the sweep's, named by its values and by a hash of its configuration, and run_N in it has
+seed N. What is finished there is not made again, so that a sweep resumes after an interruption, and can be extended by
+further values and seeds. The runs are marked as no results: their seeds are stated, and a set may be made in parts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from re import sub as replace_pattern
+from typing import Any
+
+from podium.config.hyperparameters import describe_hyperparameters
+from podium.config.load import load_system, system_path
+from podium.config.run_data import read_run_data
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, attempt
+from podium.core.files import make_folder, write_error
+from podium.core.json_files import json_digest
+from podium.core.locks import assert_unlocked, folder_lock
+from podium.core.text import truncate
+from podium.launch.node_group import node_group
+from podium.planning.hardware import require_hardware
+from podium.run import run_set
+from podium.run.collect import FinishedRun
+from podium.run.prepare import check_checkpoint, prepare_set
+from podium.run.progress import Progress
+from podium.run.results import final_log_path
+from podium.run.run_set import launch_and_collect, prepare_recorded, system_lock
+from podium.run.set_record import SetRecord, read_set, write_set
+from podium.run.source import current_source, read_source
+
+SWEPT = "it is a run of `podium sweep`, with a stated seed"  # EndedRun.fault in set.json: do not change
+EARLIER = "earlier_attempts"  # a folder in a set's, with runs that did not finish and were made again
+MAX_NAME = 80  # characters of a folder's name before the hash
+MAX_SETS = 1_000
+CLOSING = {"[": "]", "{": "}"}
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """The options of a `podium sweep`."""
+
+    system: str  # a name in systems/, or the path of a system's YAML file
+    recipes: Sequence[str]  # empty: the system's
+    settings: Sequence[str]  # each key=value or key=value,value,…
+    seeds: int
+    folder: Path | None = None  # None: runs/SYSTEM/sweep
+
+
+@dataclass(frozen=True)
+class SweepSet:
+    """One combination of a sweep, and the set of its runs."""
+
+    name: str  # the values that differ between the sets, such as `indexed, optimizer.learning_rate=0.002`
+    recipe: str | None
+    settings: tuple[str, ...]
+    config: RunConfig
+    folder: Path
+    seeds: range
+
+    def run(self, seed: int) -> RunFolder:
+        return RunFolder(self.folder / f"run_{seed}")
+
+    @property
+    def finished(self) -> tuple[int, ...]:
+        """Seeds of the runs that have trained to their end."""
+        record, _ = attempt(read_set, self.folder)
+        ended = record.by_number if record is not None else {}
+        known = (seed for seed in self.seeds if seed in ended and ended[seed].fault == SWEPT)
+        return tuple(seed for seed in known if attempt(self.run(seed).read_summary)[0] is not None)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        finished = self.finished
+        return tuple(seed for seed in self.seeds if seed not in finished)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "recipe": self.config.recipe,
+            "settings": list(self.settings),
+            "finished_seeds": list(self.finished),
+            "missing_seeds": list(self.missing),
+        }
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The sets of a sweep, in the order in which they are made."""
+
+    folder: Path
+    sets: tuple[SweepSet, ...]
+
+    @property
+    def missing(self) -> int:
+        """Number of runs that are not finished."""
+        return sum(len(one.missing) for one in self.sets)
+
+
+def split_values(setting: str) -> list[str]:
+    """Split key=v1,v2 into key=v1 and key=v2; a comma within brackets, braces or quotes does not separate values.
+
+    UsageError for an empty value, of which `key=` alone is none.
+    """
+    key, sign, text = setting.partition("=")
+    values, start, closing, quote = [], 0, list[str](), ""
+    for place, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"" and (closing or not text[start:place].strip()):  # within a plain text it is a letter
+            quote = character
+        elif character in CLOSING:
+            closing.append(CLOSING[character])
+        elif closing and character == closing[-1]:
+            closing.pop()
+        elif character == "," and not closing:
+            values.append(text[start:place])
+            start = place + 1
+    values.append(text[start:])
+    if len(values) > 1 and not all(value.strip() for value in values):
+        raise UsageError(
+            f"--set {setting}: value {[bool(value.strip()) for value in values].index(False) + 1} of {len(values)} is "
+            f"empty; separate values by single commas, and write a list as {key}=[a,b] and a text with commas in quotes"
+        )
+    return [f"{key}{sign}{value.strip()}" for value in values]
+
+
+def plan_sweep(request: SweepRequest) -> Sweep:
+    """Resolve all combinations. UsageError, which names all that are not valid, before anything is written."""
+    choices = [split_values(setting) for setting in request.settings]
+    keys = [one[0].partition("=")[0].strip().removeprefix("bert.") for one in choices]
+    for place, key in enumerate(keys):
+        if key in keys[:place]:
+            raise UsageError(f"--set {key}: is given twice; give all its values in one, as --set {key}=A,B")
+        if key in ("seed", "recipe"):
+            raise UsageError(f"--set {key}: use --{'seeds N' if key == 'seed' else 'recipe A,B'} in a sweep")
+    recipes: Sequence[str | None] = request.recipes or [None]
+    combinations = [(recipe, settings) for recipe in recipes for settings in product(*choices)]
+    if len(combinations) > MAX_SETS:
+        raise UsageError(
+            f"these are {len(combinations):,} combinations; allowed are up to {MAX_SETS:,}: leave out values"
+        )
+    parent = (request.folder or run_set.RUNS / system_path(request.system).stem / "sweep").resolve()
+    sets, errors = list[SweepSet](), list[str]()
+    for recipe, settings in combinations:
+        varied = [one for one, values in zip(settings, choices, strict=True) if len(values) > 1]
+        parts = [*([recipe] if recipe is not None and (len(recipes) > 1 or not varied) else []), *varied]
+        name = ", ".join(parts)
+        config, error = attempt(_resolve, request.system, recipe, settings)
+        if config is None:
+            errors.append(f"{name}: {error}" if name else str(error))
+            continue
+        digest = json_digest(config.model_dump(mode="json", by_alias=True, exclude={"description"}))[:8]
+        slug = replace_pattern(r"[^A-Za-z0-9._=+-]+", "_", name or config.recipe)[:MAX_NAME]
+        folder = parent / f"{slug}_{digest}"
+        same = next((one for one in sets if one.folder.name.endswith(f"_{digest}")), None)
+        if same is not None:
+            errors.append(f"{name}: has the same configuration as {same.name}; leave one of them out")
+            continue
+        sets.append(SweepSet(name or config.recipe, recipe, settings, config, folder, range(request.seeds)))
+    if errors and len(combinations) == 1:
+        raise UsageError(errors[0])
+    if errors:
+        raise UsageError(
+            f"{len(errors)} of {len(combinations)} combinations cannot be run, so nothing was started:\n"
+            + "\n".join(errors)
+        )
+    return Sweep(parent, tuple(sets))
+
+
+def _resolve(system: str, recipe: str | None, settings: Sequence[str]) -> RunConfig:
+    config = load_system(system, recipe, settings)
+    require_hardware(config)
+    check_checkpoint(config)
+    if config.launch.launcher != "torchrun" or config.launch.nodes > 1:
+        raise UsageError(
+            f"{config.system}: launch.launcher is {config.launch.launcher} and launch.nodes {config.launch.nodes}; a "
+            "sweep runs on this machine only: start it inside the container or the job, with --set "
+            "launch.launcher=torchrun and launch.nodes=1"
+        )
+    return config
+
+
+def run_sweep(sweep: Sweep, progress: Progress) -> Iterator[tuple[SweepSet, int, FinishedRun | PodiumError]]:
+    """Make the runs that are missing; yield each, with its set and seed, when it has finished or failed.
+
+    A set whose data cannot be prepared yields its error for its first missing run only.
+    """
+    left = sweep.missing
+    folder, system = make_folder(sweep.folder), sweep.sets[0].config.system
+    with system_lock(system), folder_lock(folder, "podium sweep"):
+        for place, one in enumerate(sweep.sets, 1):
+            title, missing = f"Set {place} of {len(sweep.sets)}, {one.name}", one.missing
+            if not missing:
+                progress.note(f"{title}: all runs are finished")
+                continue
+            progress.note(f"{title}: {len(missing)} of {len(one.seeds)} runs are to be made")
+            try:
+                for seed, result in _run_missing(one, missing, left, progress):
+                    left -= 1
+                    yield one, seed, result
+            except StoppedAfterSaving as error:  # it is made again: a resumed run has no time-to-train
+                raise Interrupted(str(error).partition(";")[0]) from None
+            except PodiumError as error:
+                yield one, missing[0], error
+
+
+def _run_missing(
+    one: SweepSet, missing: Sequence[int], left: int, progress: Progress
+) -> Iterator[tuple[int, FinishedRun | PodiumError]]:
+    """Make the missing runs of a set, of `left` runs of the sweep."""
+    with node_group(one.config, run_set.RUNS, progress.note) as nodes:
+        progress.note(describe_hyperparameters(one.config))
+        config = prepare_set(one.config, progress.note, nodes)
+        record = read_set(make_folder(one.folder))
+        ended = record.ended if record is not None else ()
+        write_set(one.folder, SetRecord(config.system, max(len(one.seeds), record.runs if record else 0), ended))
+        _note_other_code(one, progress)
+        data = next((found for seed in one.finished if (found := read_run_data(one.run(seed).data))), None)
+        for number, seed in enumerate(missing, 1):
+            _set_aside(one.run(seed))
+            title = f"{truncate(one.name, MAX_NAME)}, seed {seed}"
+            try:
+                seeded = config.model_copy(update={"seed": seed})
+                run = prepare_recorded(seeded, one.run(seed).path, nodes, data)
+                data = run.data
+                more = number < left
+                yield seed, launch_and_collect(replace(run, fault=SWEPT), title, nodes, progress, more=more)
+            except StoppedAfterSaving:
+                raise
+            except PodiumError as error:
+                yield seed, error
+
+
+def _note_other_code(one: SweepSet, progress: Progress) -> None:
+    here = current_source().code
+    others = [seed for seed in one.finished if (made := read_source(one.run(seed).source)) and made.code != here]
+    if others:
+        progress.note(f"{one.folder}: run {', '.join(map(str, others))} was made by other code than that of this sweep")
+
+
+def _set_aside(run: RunFolder) -> None:
+    """Move a run that did not finish, and its log, to the set's folder EARLIER, so that the run can be made again."""
+    if not run.path.exists():
+        return
+    assert_unlocked(run.lock, f"{run.path}: processes of this run are still running; wait for their end")
+    number, log = 1, final_log_path(run)
+    while (destination := run.path.parent / EARLIER / f"{run.path.name}_{number}").exists():
+        number += 1
+    make_folder(destination.parent)
+    try:
+        if log.exists():
+            log.rename(run.path / log.name)
+        run.path.rename(destination)
+    except OSError as error:
+        raise write_error(run.path, error) from None
+
+
+def sweep_json(sweep: Sweep) -> Mapping[str, Any]:
+    """Return the plan of a sweep for JSON, with what is finished."""
+    return {"folder": str(sweep.folder), "sets": [one.as_json() for one in sweep.sets]}

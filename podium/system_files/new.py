@@ -1,0 +1,190 @@
+"""`podium systems new`: a system file for this machine, with the detected hardware and the nearest published set."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperparameter_sets
+from podium.core.errors import UsageError
+from podium.core.paths import WORKING_FOLDER
+from podium.doctor.accelerators import GIB, NvidiaGpu, nvidia_gpus, same_kind
+from podium.planning.accelerators import find_accelerator
+from podium.submission.describe import detect
+from podium.system_files.compose import CHECKPOINT, DATA, Draft, data_settings
+
+HOPPER = (9, 0)
+SAMPLES_PER_GIB = 1  # of a micro-batch: published are 56 of 80 GB (A100) to 96 of 80 GB (H100)
+TINY_BATCH = 16
+RUNTIMES = {"docker": "docker", ".sif": "apptainer"}  # by launcher or by the image's suffix; else pyxis
+MAX_SAMPLES_SHARE = 1.8  # max_samples, relative to the known samples to target
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """Choices of the user for a new system; None: by what is detected."""
+
+    nodes: int = 1
+    gpus: int | None = None  # of a node
+    accelerator: str | None = None  # model of GPUs that are not of this machine
+    launcher: str | None = None
+    image: str | None = None
+    recipe: str = "indexed"
+    size: str | None = None
+    data: str = "data"
+
+
+def draft_for_machine(name: str, options: NewOptions) -> Draft:
+    """Return the draft of a system for this machine. Raises UsageError for options that exclude each other."""
+    found = nvidia_gpus()
+    gpus = len(found) if options.gpus is None else options.gpus
+    if options.gpus and not found and options.accelerator is None:
+        raise UsageError("--gpus: nvidia-smi lists no GPU here; name their model with --accelerator, such as H200")
+    launcher = options.launcher or ("torchrun" if options.nodes == 1 else "slurm")
+    if options.image is not None and launcher == "torchrun":
+        raise UsageError("--image: has no effect with --launcher torchrun; choose docker or slurm")
+    if launcher == "docker" and options.nodes > 1:
+        raise UsageError("--launcher docker: starts a run on one machine, but --nodes is more; choose slurm")
+    on_gpus = gpus > 0
+    size = options.size or ("large" if on_gpus and not missing_data(options.data) else "tiny")
+    description = dict(detect(None).fields)
+    if on_gpus:
+        description["accelerators_per_node"] = str(gpus)
+        model = options.accelerator or same_kind(gpu.name for gpu in found)
+        if model:
+            description["accelerator_model_name"] = model
+        if found and not options.accelerator:
+            description["accelerator_memory_capacity"] = f"{min(gpu.total_bytes for gpu in found) / GIB:.0f} GB"
+    launch: dict[str, Any] = {
+        "launcher": launcher,
+        "nodes": options.nodes,
+        "processes_per_node": gpus or 1,
+        "device": "cuda" if on_gpus else "cpu",
+        "caches": "samples",
+    }
+    image = options.image or ("podium:latest" if launcher == "docker" else None)
+    if image is not None:
+        runtime = RUNTIMES.get(launcher) or RUNTIMES.get(Path(image).suffix, "pyxis")
+        launch["container"] = {"runtime": runtime, "image": image}
+    ranks = options.nodes * (gpus or 1)
+    comments = {
+        "processes_per_node": "One process for each GPU." if on_gpus else "One process uses all cores.",
+        "caches": "Permissions to drop the kernel's page cache are not needed so; a submission needs `all`.",
+    }
+    if size == "tiny":
+        bert, why = _tiny(options, ranks)
+    else:
+        bert, why, more = _large(options, ranks, description.get("accelerator_model_name", ""), found)
+        comments |= more
+    where = f"{gpus} GPUs a node" if on_gpus else "no NVIDIA GPU"
+    head = (
+        f"{name}: written by `podium systems new` for this machine ({where}). Run it with `podium run {name}`, look at "
+        f"the machine before with `podium doctor {name}`. {why}",
+        "The description is what was detected; a run needs none of it. A submission needs all 33 fields "
+        "(docs/configuration.md), and `podium submit describe` completes them.",
+    )
+    return Draft(head, description, launch, bert, comments=comments, notes=(why,))
+
+
+def missing_data(folder: str) -> list[str]:
+    """Return names of data for BERT-large that are not in a folder, which may be relative to the working folder."""
+    return [name for name in (*DATA.values(), CHECKPOINT) if not (WORKING_FOLDER / folder / name).exists()]
+
+
+def _tiny(options: NewOptions, ranks: int) -> tuple[dict[str, Any], str]:
+    bert: dict[str, Any] = {
+        "implementation": "pytorch",
+        "recipe": options.recipe,
+        "size": "tiny",
+        "global_batch_size": ranks * -(-TINY_BATCH // ranks),
+        "max_samples": 60_000,
+    }
+    if options.recipe == "indexed":
+        bert["optimizer"] = {"algorithm": "adamw"}  # as `laptop`: more reliable than LAMB at 16 samples a step
+    bert["hyperparameters"] = ["tiny_adamw_16", "tiny_lamb_16"]
+    why = (
+        "It trains the tiny BERT on the embedded text, which needs no data. For BERT-large, prepare MLPerf's data "
+        f"in {options.data}/ (docs/data.md) and write another file with --size large."
+    )
+    return bert, why
+
+
+def _large(
+    options: NewOptions, ranks: int, model: str, found: list[NvidiaGpu]
+) -> tuple[dict[str, Any], str, dict[str, str]]:
+    nearest = nearest_set(ranks, model)
+    batch = ranks * max(1, round(nearest.used_at[0] / ranks))
+    local = batch // ranks
+    memory = min((gpu.total_bytes for gpu in found), default=80 * GIB) / GIB
+    accumulation = _accumulation_steps(local, int(memory * SAMPLES_PER_GIB))
+    bert: dict[str, Any] = {
+        "implementation": "pytorch",
+        "recipe": options.recipe,
+        "size": "large",
+        **data_settings(options.data),
+        "global_batch_size": batch,
+        "gradient_accumulation_steps": accumulation,
+        "max_samples": _max_samples(nearest),
+        "hyperparameters": nearest.name,
+    }
+    missing = missing_data(options.data)
+    why = (
+        f"Batch and hyper-parameters are those published for {', '.join(nearest.published_on)} "
+        f"({nearest.name}: {nearest.source}), the nearest in number and kind to {ranks}×{model or 'GPU'}."
+    )
+    if missing:
+        why += f" Before a run, prepare what is missing in {options.data}/: {', '.join(missing)} (docs/data.md)."
+    comments = {
+        "global_batch_size": f"Published: {nearest.used_at[0]:,}; a multiple of the {ranks} processes is needed.",
+        "gradient_accumulation_steps": f"{local} samples a process in micro-batches that fit into {memory:.0f} GB; "
+        "not measured: try less.",
+        "max_samples": f"A run that misses the target ends here; {nearest.samples or 0:,} samples were published.",
+    }
+    return bert, why, comments
+
+
+def nearest_set(gpus: int, model: str) -> HyperparameterSet:
+    """Return the published LAMB set for BERT-large whose GPUs are nearest in number, of the same kind first.
+
+    Kinds are GPUs from Hopper on, and older ones.
+    """
+    kind = find_accelerator(model)
+    is_new = kind is None or kind.compute_capability is None or kind.compute_capability >= HOPPER
+
+    def distance(known: HyperparameterSet) -> tuple[bool, float]:
+        return min(_distance(one, gpus, is_new) for one in known.published_on)
+
+    published = [one for one in hyperparameter_sets().values() if one.published_on and one.algorithm == "lamb"]
+    return min(published, key=distance)
+
+
+def _distance(published_on: str, gpus: int, is_new: bool) -> tuple[bool, float]:
+    """Distance from GPUs such as `8 H100`: whether they are of another kind, then the ratio of the numbers."""
+    number, _, name = published_on.partition(" ")
+    kind = find_accelerator(name)
+    assert kind is not None and kind.compute_capability is not None
+    return (kind.compute_capability >= HOPPER) != is_new, abs(math.log(int(number) / gpus))
+
+
+def _accumulation_steps(local: int, largest: int) -> int:
+    """Return the fewest micro-batches of equal size, at most `largest` samples each."""
+    return next(steps for steps in range(1, local + 1) if local % steps == 0 and local // steps <= max(1, largest))
+
+
+def _max_samples(known: HyperparameterSet) -> int:
+    decay = int(known.optimizer["decay_steps"]) * known.used_at[0]
+    wanted = int((known.samples or decay) * MAX_SAMPLES_SHARE)
+    return round(wanted, -5)
+
+
+def as_json(name: str, path: Path, draft: Draft) -> Mapping[str, Any]:
+    """Return a new system as a JSON object."""
+    return {
+        "name": name,
+        "file": str(path),
+        "notes": list(draft.notes),
+        "launch": dict(draft.launch),
+        "bert": dict(draft.bert),
+        "reproduces": dict(draft.reproduces) or None,
+    }

@@ -1,0 +1,153 @@
+"""`podium run --dry-run`: what is printed is what would be run, for every system, recipe and launcher."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.config.load import recipe_files, system_names
+from podium.config.run_folder import RunFolder
+from podium.core.errors import UsageError
+from podium.core.paths import WORKING_FOLDER
+from podium.launch import launch
+from podium.launch.container import JOB_SCRIPT
+from podium.run.dry_run import dry_run
+from podium.run.run_set import RunRequest, execute
+from tests.podium.conftest import run_podium
+
+RECIPES = [path.stem for path in recipe_files("pytorch")]
+LAUNCHERS = {
+    "torchrun": ("launch.launcher=torchrun", "launch.container=null"),
+    "docker": ("launch.launcher=docker", "launch.container={runtime: docker, image: podium}"),
+    "pyxis": ("launch.launcher=slurm", "launch.container={runtime: pyxis, image: podium.sqsh}"),
+    "apptainer": ("launch.launcher=slurm", "launch.container={runtime: apptainer, image: podium.sif}"),
+}
+ONLY_SLURM = ("launch.slurm_options=[]", "launch.requeue=null")
+# Prints what it was called with, one argument after the other: in place of the programs of a command.
+PRINT = 'show() { printf "%s\\0" "$@"; }; cd() { :; }; env() { show "$@"; }; docker() { show docker "$@"; }; '
+PRINT += 'sbatch() { show sbatch "$@"; }; '
+
+
+def parsed_by_a_shell(text: str) -> list[str]:
+    """The arguments of a printed command as bash passes them on."""
+    done = subprocess.run(["bash", "-c", PRINT + text], capture_output=True, check=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("system", system_names())
+def test_every_recipe_and_launcher_has_a_command(system: str) -> None:
+    resolved = set()
+    for recipe in RECIPES:
+        for launcher, settings in LAUNCHERS.items():
+            options = [*settings, *(ONLY_SLURM if settings[0] != "launch.launcher=slurm" else ())]
+            if launcher == "torchrun":
+                options.append("launch.rendezvous=127.0.0.1:29500")
+            try:
+                planned = dry_run(RunRequest(system, options, recipe))
+            except UsageError:  # such as a recipe without hyper-parameters for this batch size
+                continue
+            resolved.add(launcher)
+            (command,) = planned.commands
+            lines = command.text.split(" \\\n    ")
+            assert [line for line in lines if line.count(" --") > 1 or line != line.strip()] == []
+            program = {"torchrun": sys.executable, "docker": "docker"}.get(launcher, "sbatch")
+            assert command.argv[0] == program
+            assert planned.script == (JOB_SCRIPT if program == "sbatch" else None)
+            assert json.loads(json.dumps(planned.as_json()))["commands"][0]["argv"] == list(command.argv)
+    assert resolved == set(LAUNCHERS)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_printed_command_is_parsed_as_its_argv(launcher: str) -> None:
+    options = [*LAUNCHERS[launcher], *ONLY_SLURM, 'description.cooling=it\'s air, "cold" $HOME']
+    (command,) = dry_run(RunRequest("laptop", options)).commands
+    variables = [f"{name}={value}" for name, value in command.environment.items()]
+    assert parsed_by_a_shell(command.text) == parsed_by_a_shell(command.line) == [*variables, *command.argv]
+
+
+@pytest.mark.parametrize("launcher", ["docker", "pyxis"])
+def test_a_launcher_gets_the_printed_argv(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def record(config: Any, argv: list[str]) -> None:
+        started.append(argv)
+        raise SystemExit
+
+    monkeypatch.setattr("podium.run.run_set.exec_launcher", record)
+    monkeypatch.setattr("podium.run.run_set.validate_mounts", lambda *_: None)
+    request = RunRequest("laptop", [*LAUNCHERS[launcher], *ONLY_SLURM])
+    with pytest.raises(SystemExit):
+        list(execute(request, None))  # type: ignore[arg-type]
+    (command,) = dry_run(request).commands
+    assert started == [command.argv]
+
+
+def test_torchrun_gets_the_printed_argv_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the temporary folder of the run, which has another name each time."""
+    started: dict[str, Any] = {}
+
+    class Started(Exception):
+        pass
+
+    def popen(argv: list[str], **options: Any) -> None:
+        started.update(options, argv=argv)
+        raise Started
+
+    monkeypatch.setattr(launch.subprocess, "Popen", popen)
+    request = RunRequest("laptop", resumed=None)
+    (command,) = dry_run(request).commands
+    folder = RunFolder(tmp_path)
+    with pytest.raises(Started):
+        launch.run_processes(request.config, folder, "train", ["--caches-cleared"], lambda: None)
+    private = started["env"]["PODIUM_HEARTBEATS"].removesuffix("/heartbeats")
+    of_run = str(Path(command.argv[-3]).parent)
+
+    def here(text: str) -> str:
+        return text.replace(f"{of_run}/private", private).replace(of_run, str(tmp_path))
+
+    assert started["argv"] == [here(argument) for argument in command.argv]
+    assert started["cwd"] == command.folder == WORKING_FOLDER
+    assert {name: here(value) for name, value in command.environment.items()}.items() <= started["env"].items()
+
+
+def test_json_has_settings_and_files_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
+    done = run_podium("run", "laptop", "--dry-run", "--json", "--runs", "2", "--set", "checkpoint={}")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert (document["system"], document["recipe"], document["launcher"]) == ("laptop", "indexed", "torchrun")
+    assert document["settings"]["global_batch_size"] > 0 and document["warnings"] == []
+    assert [command["argv"][-1] for command in document["commands"]] == ["--caches-cleared"] * 2
+    names = {str(Path(path).name) for path in document["files"]}
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "set.json", "result_0.txt", "result_1.txt"} <= names
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_of_a_job_names_its_script() -> None:
+    done = run_podium("run", "dgxa100_n8", "--dry-run", "--json")
+    document = json.loads(done.stdout)
+    (command,) = document["commands"]
+    assert command["argv"][0] == "sbatch" and "--json" not in command["argv"]
+    assert document["script"] == str(JOB_SCRIPT) in command["argv"]
+    assert (document["nodes"], document["processes"]) == (8, 64)
+
+
+def test_data_that_this_machine_lacks_is_a_warning(tmp_path: Path) -> None:
+    present = tmp_path / "vocab.txt"
+    present.write_text("[PAD]\n", encoding="utf-8")
+    settings = [
+        f"data.store={tmp_path}/none",
+        f"data.evaluation_store={tmp_path}/none_either",
+        f"data.vocabulary={present}",
+    ]
+    assert dry_run(RunRequest("laptop", settings)).warnings == [
+        f"data.store: {tmp_path}/none does not exist on this machine: `podium run` would fail here",
+        f"data.evaluation_store: {tmp_path}/none_either does not exist on this machine: `podium run` would fail here",
+    ]
+
+
+def test_the_embedded_text_needs_no_file() -> None:
+    assert dry_run(RunRequest("laptop")).warnings == []
