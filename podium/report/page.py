@@ -202,10 +202,6 @@ def _sets_table(sets: Sequence[ReportedSet]) -> Table:
     return Table("Sets", columns, rows, caption=P_CAPTION)
 
 
-def _sets_column(title: str) -> Column:
-    return number(title, priority=ESSENTIAL if title == SETS_COLUMNS[0] else USUAL)
-
-
 SETS_COLUMNS = ("time-to-train", "p (time)", "samples to target", "p (samples)", "sequences/s")
 
 
