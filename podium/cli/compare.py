@@ -157,7 +157,7 @@ def compare(
     if not paths and ab is None and published is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or your own results/")
     if html is not None:
-        from podium.html.page import require_page_or_no_file  # imports matplotlib, half of the time without it
+        from podium.html.page import require_page_or_no_file
 
         require_page_or_no_file(html)
     prices = None if cost is None else read_prices(cost)

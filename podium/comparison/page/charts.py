@@ -304,17 +304,6 @@ def phase_times(result: Result) -> PhaseTimes | None:
     )
 
 
-def impossible_startup(result: Result) -> str | None:
-    """Return what is wrong with a start-up of more than 1% of the run below zero, as a sentence fragment, or None."""
-    seconds, spent = result.startup_seconds, phase_times(result)
-    if seconds is None or spent is None or -seconds <= 0.01 * spent.seconds:
-        return None
-    return (
-        f"first evaluations come {-seconds:,.1f} s earlier than the pace between later ones implies: the time of "
-        "start-up is not known"
-    )
-
-
 def phase_times_chart(results: Sequence[Result], records: Records) -> Chart:
     """Return the chart of phase times as shares of the run: a bar for each result of which some are known."""
     known = [(result, spent) for result in results if (spent := phase_times(result)) is not None and spent.has_parts]

@@ -31,9 +31,9 @@ def family_of(result: Result) -> str:
     if not result.family.startswith(_WITH_MEMORY_VARIANTS):
         return result.family
     # The name first: descriptions of 40 GB accelerators that were copied from those of 80 GB have a wrong capacity.
-    stated = (result.accelerator, result.description.get("accelerator_memory_capacity"))
-    sizes = [found[1] for text in stated if text and (found := _GIGABYTES.search(text[:200]))]
-    return f"{result.family}, {f'{int(sizes[0])} GB' if sizes else 'memory unknown'}"
+    capacity = _GIGABYTES.search(result.description.get("accelerator_memory_capacity", "")[:200])
+    size = result.memory_gb or (int(capacity[1]) if capacity else None)
+    return f"{result.family}, {f'{size} GB' if size else 'memory unknown'}"
 
 
 def size_of(result: Result) -> int | None:

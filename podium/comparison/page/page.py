@@ -25,7 +25,14 @@ from podium.comparison.page.families import (
     size_of,
 )
 from podium.comparison.page.labels import format_minutes, tooltip
-from podium.comparison.page.tables import anomalies_table, cost_table, results_table, scaling_table, time_table
+from podium.comparison.page.tables import (
+    anomalies_table,
+    cosmetic_table,
+    cost_table,
+    results_table,
+    scaling_table,
+    time_table,
+)
 from podium.comparison.result import Result
 from podium.comparison.table import describe_own_results, scaling_families
 from podium.core.text import one_line
@@ -75,9 +82,8 @@ def comparison_page(comparison: Comparison, costs: Costs | None = None, title: s
     if timed:
         sections.append(Section("Where the time goes", [time_table(timed, records)]))
     anomalies: list[Part] = [Points(comparison.notes)] if comparison.notes else []
-    table = anomalies_table(results, records)
-    if table.rows:
-        anomalies.append(table)
+    tables = (anomalies_table(results, records), cosmetic_table(results, records))
+    anomalies += [table for table in tables if table.rows]
     sections.append(Section("Anomalies", anomalies or [Text(["None."])]))
     largest = counts.most_common(1)[0][0] if counts else None
     return render_page(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from podium.comparison.cost import Cost, Costs
-from podium.comparison.page.charts import PhaseTimes, Records, impossible_startup, phase_times
+from podium.comparison.page.charts import PhaseTimes, Records, phase_times
 from podium.comparison.page.families import family_of
 from podium.comparison.result import Result
 from podium.comparison.table import ScalingPoint, format_rate
@@ -151,12 +151,20 @@ def cost_table(results: Sequence[Result], costs: Costs, records: Records) -> Tab
 
 
 def anomalies_table(results: Sequence[Result], records: Records) -> Table:
-    """Return the table of anomalies in logs and descriptions, a row for each."""
-    columns: Columns[str] = ((text("Anomaly", long=True, priority=ESSENTIAL), str),)
+    """Return the table of anomalies that may affect a figure, a row for each."""
     rows = [(result, anomaly) for result in results for anomaly in result.anomalies]
-    # These affect only the phases, and come last: some benchmarks have one in most results.
-    rows += [(result, startup) for result in results if (startup := impossible_startup(result)) is not None]
-    return replace(_named_table("Anomalies in logs and descriptions", columns, rows, records), marked=())
+    return _anomalies("Anomalies that may affect a figure", rows, records)
+
+
+def cosmetic_table(results: Sequence[Result], records: Records) -> Table:
+    """Return the table of anomalies that affect no figure, a row for each."""
+    rows = [(result, cosmetic.message) for result in results for cosmetic in result.cosmetic]
+    return _anomalies("Cosmetic anomalies, which affect no figure", rows, records)
+
+
+def _anomalies(title: str, rows: Sequence[tuple[Result, str]], records: Records) -> Table:
+    columns: Columns[str] = ((text("Anomaly", long=True, priority=ESSENTIAL), str),)
+    return replace(_named_table(title, columns, rows, records), marked=())
 
 
 def _named_table(

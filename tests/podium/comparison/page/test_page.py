@@ -9,7 +9,7 @@ from podium.comparison.cost import Cost, Costs
 from podium.comparison.load import Comparison
 from podium.comparison.page.charts import MAX_CURVES as DRAWN_CURVES
 from podium.comparison.page.page import MAX_CURVES, comparison_page
-from podium.comparison.result import Result
+from podium.comparison.result import Cosmetic, Result
 from podium.mllog.benchmarks import benchmarks
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 from tests.podium.html.conftest import HOSTILE, Parsed, assert_only_page_content, charts_of, data_of
@@ -172,13 +172,16 @@ def test_results_can_be_filtered_by_each_property() -> None:
 
 
 def test_rows_of_every_table_have_their_record() -> None:
-    anomalous = make_result(system="OTHER", accelerators=16, anomalies=("is odd", "is very odd"))
+    cosmetic = (Cosmetic("ends", "10 lines have other ends"),)
+    anomalous = make_result(system="OTHER", accelerators=16, anomalies=("is odd", "is very odd"), cosmetic=cosmetic)
     html = page_of(compare(make_result(), anomalous))
     rows = [
         [one.get("data-r") for one in Parsed(part).all("tr")][1:]
         for part in re.findall(r"<table.*?</table>", html, re.S)
     ]
-    assert rows == [["0", "1"], ["0", "1"], ["0", "1"], ["1", "1"]]
+    assert rows == [["0", "1"], ["0", "1"], ["0", "1"], ["1", "1"], ["1"]]
+    titles = Parsed(html).texts_in("h3")[-2:]
+    assert titles == ["Anomalies that may affect a figure", "Cosmetic anomalies, which affect no figure"]
 
 
 def test_results_without_size_or_time_are_counted() -> None:
