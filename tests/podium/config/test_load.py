@@ -143,7 +143,7 @@ def test_unset_evaluation_keys_have_the_benchmarks_values(closed_config: RunConf
 
 def test_an_unknown_section_is_named(tmp_path: Path) -> None:
     message = refused_text(tmp_path, TEXT + "\nbret: {}\n")
-    assert message == "FILE: there is no section 'bret'; allowed are description, launch, bert"
+    assert message == "FILE: there is no section 'bret'; allowed are description, launch, bert, reproduces"
 
 
 @pytest.mark.parametrize("section", ["launch", "bert"])
@@ -260,7 +260,7 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
 def test_duplicate_key_is_refused(tmp_path: Path) -> None:
     message = refused_text(tmp_path, TEXT.replace("  size: tiny\n", "  size: tiny\n  size: large\n"))
     assert "the key 'size' is given twice" in message
-    assert "line 50, column 3" in message
+    assert "line 51, column 3" in message
     assert "\n" not in message
 
 
