@@ -170,7 +170,7 @@ def best_rates_chart(families: Families, records: Records) -> Chart:
 MAX_RATES = 20
 
 
-CURVE_POSITIONS = 24
+CURVE_POSITIONS = 18
 MAX_SAMPLES = 1e10  # evaluations after more samples are errors of a log, and are not drawn
 MAX_CURVES = 8  # that are drawn at a time
 Array = NDArray[np.float64]

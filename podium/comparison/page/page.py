@@ -43,7 +43,7 @@ from podium.mllog.run import BERT
 
 MAX_CURVES = 16  # results of a benchmark with a curve
 MAX_OWN_RESULTS = 6  # local results with a curve: the last ones of the comparison
-MAX_BARS = 60  # results of a benchmark with a bar of phases
+MAX_BARS = 40  # results of a benchmark with a bar of phases
 MAX_CHARTED = 32  # benchmarks with charts, those with the most results; there are 24 in the table of benchmarks
 NOTES = (
     "A score is the mean of a result's runs without the fastest and the slowest, scaled where they needed fewer "
