@@ -259,7 +259,7 @@ def _legend(results: Sequence[Result]) -> str:
     marks = (
         ("* scaled by the reference convergence points", any(one.scaling_factor is not None for one in results)),
         ("o open division", any(one.division == "open" for one in results)),
-        ("n mean of the runs that converged, no score", any(_has_no_score(one) for one in results)),
+        ("n mean of the runs that succeeded, no score", any(_has_no_score(one) for one in results)),
         ("r repeats an earlier result", any(one.repeats for one in results)),
         ("! an anomaly may affect a figure", any(one.anomalies for one in results)),
         ("s, t spread mostly by samples to target, by throughput", any(one.spread for one in results)),

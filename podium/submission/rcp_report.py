@@ -205,7 +205,7 @@ def _progress(log: RunLog, found: Reference) -> float | None:
     count = log.progress
     if count is None or not 0 < count < MAX_COUNT:
         raise UsageError(
-            f"{log.path}: the run converged, but no evaluation has a positive {found.log_key} in its metadata; "
+            f"{log.path}: the run succeeded, but no evaluation has a positive {found.log_key} in its metadata; "
             "give --samples instead of this log"
         )
     return count

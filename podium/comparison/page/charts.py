@@ -325,7 +325,7 @@ def phase_times_chart(results: Sequence[Result], records: Records) -> Chart:
         )
     return Chart(
         "Shares of a run's time",
-        "Means of the runs that converged. Starting is the delay of the first evaluation, compared with the pace of "
+        "Means of the runs that succeeded. Starting is the delay of the first evaluation, compared with the pace of "
         "the rest of the run; it is unknown where that is negative. Most logs do not contain the start and end of "
         "evaluations: then they are not known separately from training. Results of which neither is known have no bar.",
         f"Shares of {len(known)} results; the table of times has them in seconds.",

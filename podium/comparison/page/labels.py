@@ -33,7 +33,7 @@ def rate_lines(result: Result) -> list[str]:
 def format_time(result: Result) -> str:
     """Format the official score of a result, or its mean time without a score."""
     if result.minutes is None:
-        return "no run converged"
+        return "no run succeeded"
     if result.score_minutes is None:
         return f"{format_minutes(result.minutes)} (mean of {len(result.converged)} runs: no score)"
     if result.scaling_factor is not None:

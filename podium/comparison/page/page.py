@@ -48,7 +48,7 @@ MAX_CHARTED = 32  # benchmarks with charts, those with the most results; there a
 NOTES = (
     "A score is the mean of a result's runs without the fastest and the slowest, scaled where they needed fewer "
     "samples than the round's reference allows. Of results without a score, charts show the mean of the runs that "
-    "converged.",
+    "succeeded.",
     "MFU (model FLOPs utilization) is the rate of floating-point operations that the model needs for its samples, "
     "divided by the dense bf16 peak that the accelerator's maker states. For BERT-large they are those of samples of "
     "the dataset's mean length without padding; for other benchmarks they are published by the model's authors, or "
@@ -231,7 +231,7 @@ def _omitted_results(large: Sequence[Result]) -> list[Part]:
     without_time = sum(result.minutes is None for result in large)
     counts = (
         (without_size, "have an unknown number of accelerators"),
-        (without_time, "have no run that converged"),
+        (without_time, "have no run that succeeded"),
     )
     texts = [f"{count:,} result(s) {why}: they are only in the table." for count, why in counts if count]
     return [Text(texts)] if texts else []

@@ -62,7 +62,7 @@ _RESULTS: Columns[Result] = (
         lambda result: result.spread.cause if result.spread else None,
     ),
     (
-        number("Samples to target", help="mean of the runs that converged", priority=DETAIL),
+        number("Samples to target", help="mean of the runs that succeeded", priority=DETAIL),
         lambda result: result.samples_to_target,
     ),
     (number("GBS", help="global batch size, in samples"), lambda result: result.global_batch_size),
@@ -81,7 +81,7 @@ _RESULTS: Columns[Result] = (
     ),
     *_OPTIONAL,
     (
-        number("Runs", help="converged runs of all runs"),
+        number("Runs", help="runs that succeeded, of all runs"),
         lambda result: Cell(f"{len(result.converged)} of {len(result.runs)}", float(len(result.converged))),
     ),
     (
@@ -110,7 +110,7 @@ def time_table(results: Sequence[Result], records: Records) -> Table:
         (number("Initialisation, before the clock (s)", 1, missing=UNKNOWN), lambda spent: spent.initialisation),
     )
     rows = [(result, spent) for result in results if (spent := phase_times(result)) is not None]
-    return _named_table("Time of every result", columns, rows, records, "Means of the runs that converged.")
+    return _named_table("Time of every result", columns, rows, records, "Means of the runs that succeeded.")
 
 
 def scaling_table(scaled: Sequence[Sequence[ScalingPoint]], records: Records) -> Table:

@@ -136,7 +136,7 @@ def test_logs_that_do_not_fit_are_named(write_runs: Callable[..., Path], tmp_pat
     refused(r"result_0\.txt: submission_benchmark is .* by --benchmark", good, good, benchmark="flux1")
     refused(r"result_0\.txt: global_batch_size is 32, and 16 by --batch-size", good, good, batch_size=16)
     refused("PATH and --samples", good, good, samples="1")
-    refused(r"result_0\.txt: the run converged, but no evaluation has .* samples_count", (*good[:2], [{"step": 1}]))
+    refused(r"result_0\.txt: the run succeeded, but no evaluation has .* samples_count", (*good[:2], [{"step": 1}]))
     refused("global_batch_size is missing or not a whole number", (good[0], "many", good[2]))
     refused("submission_benchmark is missing", (None, *good[1:]))
     refused("41 logs were given, and no result has more than 40 runs", *[good] * 41)

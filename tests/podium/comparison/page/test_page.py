@@ -187,7 +187,7 @@ def test_rows_of_every_table_have_their_record() -> None:
 def test_results_without_size_or_time_are_counted() -> None:
     html = page_of(compare(make_result(), make_result(accelerators=None), make_result([])))
     assert "1 result(s) have an unknown number of accelerators" in html
-    assert "1 result(s) have no run that converged" in html
+    assert "1 result(s) have no run that succeeded" in html
 
 
 def test_the_number_of_curves_is_limited() -> None:
