@@ -4,6 +4,7 @@ An accelerator without a compute capability in the table of accelerators passes:
 when a run starts.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from podium.config.schema import RunConfig
@@ -62,8 +63,11 @@ def attention_candidates(capability: tuple[int, int] | None, half: bool) -> tupl
     return [row for row in ATTENTION_CHOICES if row.capability <= capability][-1].backends
 
 
-def require_hardware(config: RunConfig) -> None:
-    """Raise UsageError for the first setting that the system's device or accelerator cannot run."""
+def require_hardware(config: RunConfig, locate: Callable[[tuple[str, ...]], str] | None = None) -> None:
+    """Raise UsageError for the first setting that the system's device or accelerator cannot run.
+
+    `locate` returns where a key is set, for the message: the file, or an option of the command line.
+    """
     on_cpu = config.launch.device == "cpu"
     kind = None if on_cpu else find_accelerator(config.description.accelerator_model_name)
     capability = kind.compute_capability if kind else None
@@ -76,9 +80,8 @@ def require_hardware(config: RunConfig) -> None:
             )
 
     def refused(key: str, why: str, allowed: str) -> UsageError:
-        return UsageError(
-            f"{config.system}: {key}: found {getattr(config, key)} on {where}, but {why}; allowed there are {allowed}"
-        )
+        place = locate((key,)) if locate else f"{config.system}: {key}"
+        return UsageError(f"{place}: found {getattr(config, key)} on {where}, but {why}; allowed there are {allowed}")
 
     def lacks(needed: tuple[int, int]) -> bool:
         return on_cpu or (capability is not None and capability < needed)

@@ -72,7 +72,7 @@ class RunRequest:
         """The configuration of the runs. UsageError for invalid settings, or for a run that cannot be resumed."""
         if self.resumed is None:
             config = self._loaded.config
-            require_hardware(config)
+            require_hardware(config, self._loaded.origins.locate)
             return config
         if self.recipe or self.runs != 1:
             raise UsageError("--resume continues one run with its configuration; leave out --runs and --recipe")

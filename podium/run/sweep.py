@@ -13,7 +13,7 @@ from re import sub as replace_pattern
 from typing import Any
 
 from podium.config.hyperparameters import describe_hyperparameters
-from podium.config.load import load_system, system_path
+from podium.config.load import resolve_system, system_path
 from podium.config.run_data import read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -174,8 +174,9 @@ def plan_sweep(request: SweepRequest) -> Sweep:
 
 
 def _resolve(system: str, recipe: str | None, settings: Sequence[str]) -> RunConfig:
-    config = load_system(system, recipe, settings)
-    require_hardware(config)
+    loaded = resolve_system(system, recipe, settings)
+    config = loaded.config
+    require_hardware(config, loaded.origins.locate)
     check_checkpoint(config)
     if config.launch.launcher != "torchrun" or config.launch.nodes > 1:
         raise UsageError(
