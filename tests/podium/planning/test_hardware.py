@@ -18,7 +18,7 @@ A100, T4 = "NVIDIA A100-SXM4-80GB", "NVIDIA T4"
         (
             "dgxa100_n8",
             ["precision=fp8"],
-            f"dgxa100_n8: precision: found fp8 on {A100} (description.accelerator_model_name), which has compute "
+            f"--set precision: found fp8 on {A100} (description.accelerator_model_name), which has compute "
             "capability 8.0, but only GPUs of compute capability 8.9 or more support fp8; allowed there are auto, "
             "bf16, fp16, fp32",
         ),
