@@ -1,6 +1,5 @@
 """Messages for configuration errors: file and key, what was found, what is allowed."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from podium.config.json_schema import allowed_values
-from podium.core.text import short_repr
+from podium.core.text import did_you_mean, short_repr
 
 Location = tuple[str, ...]
 Blame = Callable[[Location, str], str | None]
@@ -107,9 +106,7 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
     match detail["type"]:
         case "extra_forbidden":
             keys = _sibling_keys(location, model)
-            close = difflib.get_close_matches(location[-1], keys, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            return f"{place}: there is no such key{hint}; allowed are {', '.join(keys)}"
+            return f"{place}: there is no such key{did_you_mean(location[-1], keys)}; allowed are {', '.join(keys)}"
         case "missing":
             return f"{place}: is missing; add it" + (f" (allowed: {allowed})" if allowed else "")
         case "model_type" | "model_attributes_type":

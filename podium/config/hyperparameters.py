@@ -5,7 +5,6 @@ sets (`hyperparameters`, of benchmarks/bert/published/hyperparameters.yaml) and 
 one optimizer are never used with another.
 """
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperpa
 from benchmarks.bert.sizes import SIZES
 from podium.config.schema import OptimizerSettings, RunConfig
 from podium.core.errors import UsageError
+from podium.core.text import did_you_mean
 
 # Keys of `optimizer` that are not hyper-parameters and can be combined with any set.
 NON_NUMERIC_KEYS = ("algorithm", "backend", "sharded_from")
@@ -119,9 +119,10 @@ def _as_names(value: Any) -> list[str]:
 def _find_set(name: str, source: str) -> HyperparameterSet:
     sets = hyperparameter_sets()
     if name not in sets:
-        close = difflib.get_close_matches(name, sets, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UsageError(f"{source}hyperparameters: there is no set {name!r}{hint}; allowed are {', '.join(sets)}")
+        raise UsageError(
+            f"{source}hyperparameters: there is no set {name!r}{did_you_mean(name, list(sets))}; allowed are "
+            f"{', '.join(sets)}"
+        )
     return sets[name]
 
 

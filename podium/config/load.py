@@ -3,7 +3,6 @@
 A resumed run uses the configuration stored in its folder; only launch options that change no result can be overridden.
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from podium.config.schema import (
 from podium.core.errors import UsageError
 from podium.core.files import write_atomically
 from podium.core.paths import CODE_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, user_and_shipped_paths, user_or_shipped_path
-from podium.core.text import short_repr
+from podium.core.text import did_you_mean, short_repr
 from podium.core.yaml_files import dump_yaml, parse_yaml, read_yaml
 
 SYSTEMS = SHIPPED_FOLDER / "systems"
@@ -365,7 +364,7 @@ def system_path(system: str) -> Path:
     if system not in system_names():
         places = " or ".join(map(str, user_and_shipped_paths(USER_SYSTEMS)))
         raise UsageError(
-            f"there is no system {system!r} in {places}{_did_you_mean(system, system_names())}; "
+            f"there is no system {system!r} in {places}{did_you_mean(system, system_names())}; "
             f"the systems are {', '.join(system_names())}; or give the path of a YAML file"
         )
     return user_or_shipped_path(USER_SYSTEMS / f"{system}.yaml")
@@ -390,7 +389,7 @@ def _recipe_path(implementation: str, recipe: str, system: str, named_by: str) -
         raise UsageError(f"{system}: bert.implementation is {implementation!r}; allowed is pytorch")
     if recipe not in names:
         raise UsageError(
-            f"{named_by}: there is no recipe {recipe!r}{_did_you_mean(recipe, names)}; "
+            f"{named_by}: there is no recipe {recipe!r}{did_you_mean(recipe, names)}; "
             f"the recipes are {', '.join(names)}"
         )
     return _recipe_folder(implementation) / f"{recipe}.yaml"
@@ -408,11 +407,6 @@ def _algorithm(keys: Mapping[str, Any]) -> str | None:
     optimizer = keys.get("optimizer")
     algorithm = optimizer.get("algorithm") if isinstance(optimizer, Mapping) else None
     return None if algorithm is None else str(algorithm)
-
-
-def _did_you_mean(name: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def read_configuration(path: Path) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def format_list(names: Sequence[str], most: int = 12) -> str:
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return ` (did you mean …?)` with the name that is most like one that does not exist; empty if none is."""
     close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def short_repr(value: object) -> str:

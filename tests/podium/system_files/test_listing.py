@@ -77,7 +77,7 @@ def test_recipes_are_those_of_their_files() -> None:
     assert "optimizer.algorithm" not in found["packed"].own_settings
     assert found["padded"].own_settings == ()
     assert found["academic"].settings["phases"][0]["max_sequence_length"] == 128
-    with pytest.raises(UsageError, match=r"there is no recipe 'packd' \(did you mean 'packed'\?\)"):
+    with pytest.raises(UsageError, match=r"there is no recipe 'packd' \(did you mean packed\?\)"):
         find_recipe("packd")
 
 

@@ -102,9 +102,9 @@ def test_names_that_are_taken_or_paths_are_refused(name: str) -> None:
     [
         (
             ["--launcher", "slrum"],
-            "--launcher: found slrum (did you mean 'slurm'?); allowed are torchrun",
+            "--launcher: found slrum (did you mean slurm?); allowed are torchrun",
         ),
-        (["--recipe", "packd"], "--recipe: found packd (did you mean 'packed'?)"),
+        (["--recipe", "packd"], "--recipe: found packd (did you mean packed?)"),
         (["--size", "huge"], "--size: found huge; allowed are large, tiny"),
         (["--gpus", "8"], "--gpus: nvidia-smi lists no GPU here; name their model with --accelerator"),
         (["--image", "podium.sqsh"], "--image: has no effect with --launcher torchrun"),

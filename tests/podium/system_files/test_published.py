@@ -172,7 +172,7 @@ def test_names_of_the_built_in_tables_are_found() -> None:
 
 
 def test_other_names_and_folders_are_refused(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"did you mean '2.1/NVIDIA/dgxa100_ngc22.09_pytorch'"):
+    with pytest.raises(UsageError, match=r"did you mean 2.1/NVIDIA/dgxa100_ngc22.09_pytorch"):
         find_published("2.1/NVIDA/dgxa100_ngc22.09_pytorch")
     folder = write(LAMB)
     other = folder.parents[1] / "OTHER" / "bert"
