@@ -14,6 +14,7 @@ from pathlib import Path
 from podium.core.finding import Finding
 from podium.core.text import one_line
 from podium.doctor.context import DiagnosticContext
+from podium.planning.accelerators import UNSUPPORTED, is_supported
 
 PCI = Path("/sys/bus/pci/devices")
 SMI_TIMEOUT_SECONDS = 30.0
@@ -97,6 +98,13 @@ def check_accelerators(context: DiagnosticContext) -> Iterable[Finding]:
         yield Finding("accelerator", "error", f"no NVIDIA GPU, but {others}", SUPPORTED, advice)
     else:
         yield Finding("accelerator", "ok", "CUDA, on which no run of Podium is known yet", SUPPORTED)
+
+
+def check_described(context: DiagnosticContext) -> Iterable[Finding]:
+    """Whether Podium runs on the accelerator that the system's description names."""
+    name = context.config.description.accelerator_model_name
+    if context.cuda and not is_supported(name):
+        yield Finding("accelerator model", "error", f"{one_line(name)}: not supported", SUPPORTED, UNSUPPORTED)
 
 
 def same_kind(names: Iterable[str]) -> str | None:

@@ -37,6 +37,7 @@ CHECKS: tuple[Check, ...] = (
     versions.check_libraries,
     versions.check_torch,
     accelerators.check_accelerators,
+    accelerators.check_described,
     devices.check_implementation,
     devices.check_gpus,
     devices.check_memory,
@@ -67,6 +68,7 @@ CHECKS: tuple[Check, ...] = (
 )
 # Checks that need only the repository's folder and none of the machines that would make the run.
 CHECKS_HERE: tuple[Check, ...] = (
+    accelerators.check_described,
     filesystem.check_mounts,
     filesystem.check_writable,
     filesystem.check_space,

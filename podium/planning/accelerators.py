@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from podium.core.errors import UsageError
 from podium.core.text import short_repr
 
+UNSUPPORTED = (
+    "Podium does not run on AMD GPUs (ROCm), Intel Gaudi, Google TPUs or other accelerators, only on NVIDIA GPUs by "
+    "CUDA and on CPUs; `podium compare` reads their published results"
+)
 MAX_NAME_LENGTH = 200  # characters of a description's name that are matched: bounds the time of the patterns
 
 
@@ -35,6 +39,29 @@ def find_accelerator(text: str) -> Accelerator | None:
     """
     named = text[:MAX_NAME_LENGTH]
     return next((kind for pattern, kind in _KINDS if pattern.search(named)), None)
+
+
+# Makers and products of accelerators other than NVIDIA's, also of models that the table lacks.
+_OTHER_MAKERS = re.compile(
+    r"\b(AMD|Radeon|Instinct|MI\d{3}|Intel|Habana|Gaudi|HL-?\d|Google|TPU|Trillium|Graphcore|IPU|Huawei|Ascend|Cerebras"
+    r"|Trainium)",
+    re.IGNORECASE,
+)
+
+
+def is_supported(name: str) -> bool:
+    """Whether Podium runs on an accelerator of this name: not on one that is known to be none of NVIDIA's GPUs."""
+    kind = find_accelerator(name)
+    if kind is not None:
+        return kind.name.startswith("NVIDIA")
+    named = name[:MAX_NAME_LENGTH]
+    return "nvidia" in named.lower() or not _OTHER_MAKERS.search(named)
+
+
+def require_supported(name: str, place: str) -> None:
+    """Raise UsageError for an accelerator that Podium does not run on; `place` is where it is named."""
+    if not is_supported(name):
+        raise UsageError(f"{place}: found {short_repr(name)}, but {UNSUPPORTED}")
 
 
 # Pattern, name, peak in teraFLOP/s. The first pattern that matches counts: specific ones stand before general ones.

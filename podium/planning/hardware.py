@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.accelerators import find_accelerator
+from podium.planning.accelerators import find_accelerator, require_supported
 
 # Lowest compute capabilities with bf16 and fp8 matrix products, and for variable-length attention of PyTorch and cuDNN.
 BF16_CAPABILITY = (8, 0)
@@ -64,11 +64,15 @@ def attention_candidates(capability: tuple[int, int] | None, half: bool) -> tupl
 
 
 def require_hardware(config: RunConfig, locate: Callable[[tuple[str, ...]], str] | None = None) -> None:
-    """Raise UsageError for the first setting that the system's device or accelerator cannot run.
+    """Raise UsageError for an accelerator that is not supported, or the first setting that the hardware cannot run.
 
     `locate` returns where a key is set, for the message: the file, or an option of the command line.
     """
     on_cpu = config.launch.device == "cpu"
+    if not on_cpu:
+        key = ("description", "accelerator_model_name")
+        place = locate(key) if locate else f"{config.system}: {'.'.join(key)}"
+        require_supported(config.description.accelerator_model_name, place)
     kind = None if on_cpu else find_accelerator(config.description.accelerator_model_name)
     capability = kind.compute_capability if kind else None
     where = "a CPU (launch.device)"

@@ -10,7 +10,7 @@ from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperpa
 from podium.core.errors import UsageError
 from podium.core.paths import WORKING_FOLDER
 from podium.doctor.accelerators import GIB, NvidiaGpu, nvidia_gpus, same_kind
-from podium.planning.accelerators import find_accelerator
+from podium.planning.accelerators import find_accelerator, require_supported
 from podium.submission.describe import detect
 from podium.system_files.compose import CHECKPOINT, DATA, Draft, data_settings
 
@@ -37,6 +37,8 @@ class NewOptions:
 
 def draft_for_machine(name: str, options: NewOptions) -> Draft:
     """Return the draft of a system for this machine. Raises UsageError for options that exclude each other."""
+    if options.accelerator is not None:
+        require_supported(options.accelerator, "--accelerator")
     found = nvidia_gpus()
     gpus = len(found) if options.gpus is None else options.gpus
     if options.gpus and not found and options.accelerator is None:

@@ -22,7 +22,7 @@ from podium.core.errors import UsageError
 from podium.core.text import did_you_mean, format_list, one_line, short_repr
 from podium.mllog.run import BERT, Run
 from podium.mllog.system import parse_count
-from podium.planning.accelerators import find_accelerator
+from podium.planning.accelerators import require_supported
 from podium.system_files.compose import Draft, data_settings
 from podium.system_files.recipes import IMPLEMENTATION
 
@@ -325,9 +325,8 @@ def _launch(published: Published, unclear: list[str]) -> dict[str, Any]:
         unclear.append("the number of nodes and accelerators: one is assumed")
     on_cpu = published.accelerators == 0
     per_node = _sockets(published.description) if on_cpu else max(1, (published.accelerators or nodes) // nodes)
-    kind = find_accelerator(published.accelerator)
-    if not on_cpu and published.accelerator and (kind is None or not kind.name.startswith("NVIDIA")):
-        unclear.append(f"{published.accelerator} is not supported: the file starts one process for each on NVIDIA GPUs")
+    if not on_cpu:
+        require_supported(published.accelerator, f"--from: {published.name}")
     divisor = _largest_divisor(per_node, published.global_batch_size // nodes) if nodes else 1
     if published.global_batch_size % (nodes * per_node):
         unclear.append(

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from podium.doctor.accelerators import MIB, NvidiaGpu, check_accelerators, nvidia_gpus, other_accelerators
+from podium.doctor.accelerators import (
+    MIB,
+    NvidiaGpu,
+    check_accelerators,
+    check_described,
+    nvidia_gpus,
+    other_accelerators,
+)
 from podium.doctor.context import DiagnosticContext
+from podium.doctor.diagnose import CHECKS, CHECKS_HERE
 
 AMD, GAUDI, TPU, NVIDIA, NETWORK = (
     ("0x1002", "0x120000"),
@@ -75,6 +83,17 @@ def test_a_rocm_build_of_pytorch_is_an_error(make_context: Callable[..., Diagnos
     assert found.severity == "ok"
     (found,) = check_accelerators(replace(context, device={**(context.device or {}), "torch": "2.9.0+rocm6.4"}))
     assert found.severity == "error" and "ROCm" in found.message
+
+
+def test_a_described_accelerator_that_is_not_supported_is_an_error(
+    make_context: Callable[..., DiagnosticContext],
+) -> None:
+    context = make_context("description.accelerator_model_name=AMD Instinct MI300X")
+    assert not [*check_described(context)]
+    cuda = replace(context, config=context.config.model_copy(update={"launch": _on_cuda(context)}))
+    (found,) = check_described(cuda)
+    assert found.severity == "error" and "MI300X" in found.message and "does not run on AMD GPUs" in found.advice
+    assert check_described in CHECKS and check_described in CHECKS_HERE
 
 
 def _on_cuda(context: DiagnosticContext) -> object:

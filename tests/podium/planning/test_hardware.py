@@ -66,8 +66,7 @@ def test_unsupported_setting_is_an_error_of_a_dry_run(system: str, settings: lis
         ("Tesla V100-SXM2-32GB", ["attention=flash", "precision=fp16"], True),
         ("Tesla V100-SXM2-32GB", ["attention=nested", "precision=fp16"], False),
         ("Tesla V100-SXM2-32GB", ["cuda_graph=step", "precision=fp16"], True),
-        ("AMD MI300X", ["precision=fp8", "attention=flash"], False),  # only checked by the implementation
-        ("Example Accelerator 1", ["precision=fp8", "attention=flash"], False),
+        ("Example Accelerator 1", ["precision=fp8", "attention=flash"], False),  # only the implementation checks it
         (T4, ["precision=auto"], False),
         (T4, ["capacity_overflow=0.01", "precision=fp16"], True),
     ],
@@ -83,3 +82,17 @@ def test_support_depends_on_the_described_accelerator(name: str, settings: list[
 
 def test_every_nvidia_accelerator_has_a_capability() -> None:
     assert set(_CAPABILITY_OF) == {name for _, name, _ in _TABLE if name.startswith("NVIDIA ")}
+
+
+@pytest.mark.parametrize("command", [["run", "--dry-run"], ["predict"]])
+def test_accelerators_that_are_not_supported_are_refused(command: list[str]) -> None:
+    name = "description.accelerator_model_name=AMD Instinct MI300X"
+    done = CliRunner().invoke(app, [command[0], "h200_1x", *command[1:], "--set", name])
+    assert isinstance(done.exception, UsageError)
+    assert "description.accelerator_model_name: found 'AMD Instinct MI300X', but" in str(done.exception)
+    assert "does not run on AMD GPUs (ROCm)" in str(done.exception)
+
+
+def test_an_accelerator_that_the_table_lacks_may_run() -> None:
+    for name in ("NVIDIA H20", "A new GPU", ""):
+        require_hardware(load_system("h200_1x", settings=[f"description.accelerator_model_name={name}"]))

@@ -119,3 +119,11 @@ def test_options_that_cannot_be_met_are_refused(
     found = CliRunner().invoke(app, ["systems", "new", "mine", *options])
     assert isinstance(found.exception, UsageError) and message in str(found.exception)
     assert not systems.exists()
+
+
+@pytest.mark.parametrize("name", ["MI300X", "AMD Instinct MI308X", "Gaudi 3", "TPU v6e"])
+def test_other_accelerators_than_nvidias_are_refused(systems: Path, name: str) -> None:
+    done = CliRunner().invoke(app, ["systems", "new", "other", "--gpus", "8", "--accelerator", name])
+    assert isinstance(done.exception, UsageError) and "--accelerator: found" in str(done.exception)
+    assert "does not run on AMD GPUs (ROCm)" in str(done.exception) and "podium compare" in str(done.exception)
+    assert not systems.exists()

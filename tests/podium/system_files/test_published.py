@@ -133,9 +133,10 @@ def test_what_cannot_be_divided_is_changed_and_named(write: Write) -> None:
     assert any("450 samples cannot be divided by 16 processes" in note for note in notes)
 
 
-def test_unsupported_accelerators_and_cpus_are_named(write: Write) -> None:
-    config, notes = resolve(write(LAMB, accelerator_model_name="AMD Instinct MI300X"))
-    assert config.launch.device == "cuda" and any("MI300X is not supported" in note for note in notes)
+@pytest.mark.parametrize("name", ["AMD Instinct MI300X", "Google TPU v4", "Habana Gaudi2", "Huawei Ascend 910"])
+def test_results_of_unsupported_accelerators_are_refused(write: Write, name: str) -> None:
+    with pytest.raises(UsageError, match=f"--from: .*found '{name}', but Podium does not run on AMD GPUs .*compare"):
+        resolve(write(LAMB, accelerator_model_name=name))
 
 
 def test_cpus_get_a_process_for_each_socket(write: Write) -> None:
