@@ -43,7 +43,14 @@ def compare(
         typer.Option(
             "--accelerator",
             metavar="NAME",
-            help="Show only accelerators with this text in their name. May be repeated.",
+            help="Show only accelerators of this name, such as B200; of several models a note lists them. May be "
+            "repeated.",
+        ),
+    ] = None,
+    sizes: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--accelerators", metavar="N", min=0, help="Show only systems of N accelerators. May be repeated."
         ),
     ] = None,
     divisions: Annotated[
@@ -135,7 +142,7 @@ def compare(
     from podium.comparison.cost import cost_json, costs, print_costs, read_prices
     from podium.comparison.load import RunCache, load_results
     from podium.comparison.ranking import DEFAULT_KEY, ranked
-    from podium.comparison.table import Detail, filter_results, print_comparison, rows
+    from podium.comparison.table import Detail, describe_selection, filter_results, print_comparison, rows
     from podium.comparison.table import as_csv as rows_csv
     from podium.core.errors import UsageError
     from podium.core.files import user_cache_folder
@@ -150,6 +157,11 @@ def compare(
     ranking = sort is not None or top is not None
     if ranking and (ab is not None or versus is not None or html is not None):
         raise UsageError("--sort and --top are for the tables, --json and --csv; leave out --ab, --versus and --html")
+    if detail is not Detail.COUNTED and (as_json or as_csv or html or ab or versus or published is not None):
+        raise UsageError(
+            f"{'--all-anomalies' if all_anomalies else '--anomalies'} is for the tables; leave it out: the page, "
+            "--json and --csv have all anomalies, and --ab, --versus and --published list none"
+        )
     if versus is not None and (as_csv or html is not None or ab is not None):
         raise UsageError("--versus prints a table, or JSON with --json; leave out --csv, --html and --ab")
     if published is not None and (as_csv or html is not None or ab is not None or versus is not None):
@@ -172,7 +184,9 @@ def compare(
         )
     for note in found.notes:
         print_note(f"note: {note}")
-    shown = filter_results(found, rounds or [], accelerators or [], divisions or [], benchmarks or [])
+    shown = filter_results(found, rounds or [], accelerators or [], divisions or [], benchmarks or [], sizes or [])
+    for note in describe_selection(accelerators or [], found.results):
+        print_note(f"note: {note}")
     if published is not None:
         _compare_published(published, found.results, cache, as_json)
         return
@@ -181,8 +195,8 @@ def compare(
         return
     if not shown.results:
         raise UsageError(
-            f"none of the {len(found.results)} results matches --round, --benchmark, --accelerator and --division; "
-            "choose others"
+            f"none of the {len(found.results)} results matches --round, --benchmark, --accelerator, --accelerators and "
+            "--division; choose others"
         )
     objects = rows(shown.results)
     priced = None

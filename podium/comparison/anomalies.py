@@ -4,19 +4,20 @@ Those that may affect a figure (score, samples, throughput, number of accelerato
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from podium.comparison.result import Cosmetic, Result
-from podium.core.text import one_line
+from podium.core.text import format_list, one_line
 from podium.mllog import system
 from podium.mllog.anomaly_kinds import KINDS, affects_figures
 from podium.mllog.lines import HARMLESS, Anomaly
-from podium.mllog.run import BERT
+from podium.mllog.run import BERT, Run
 
 # Relative difference allowed between train_samples and the samples to the target. Loggers round train_samples to whole
 # batches or steps, which is less than 1%.
 TRAIN_SAMPLES_TOLERANCE = 0.01
+MAX_LOGS = 3  # logs that a message names
 
 
 class Inconsistencies(NamedTuple):
@@ -41,6 +42,14 @@ def inconsistencies(result: Result) -> Inconsistencies:
     return Inconsistencies(tuple(affecting), tuple(cosmetic))
 
 
+def _log_names(result: Result, runs: Iterable[Run]) -> str:
+    """Return the names of the logs of these runs, which are some of the result's."""
+    wanted = set(map(id, runs))
+    numbers = [number for number, run in enumerate(result.runs) if id(run) in wanted]
+    logs = result.logs
+    return format_list([logs[number] if number < len(logs) else f"run {number + 1}" for number in numbers], MAX_LOGS)
+
+
 def _check_run_count(result: Result) -> Iterator[str]:
     if result.rules is None:
         yield f"{one_line(result.benchmark)} is no benchmark that Podium knows: targets and score are not known"
@@ -49,19 +58,21 @@ def _check_run_count(result: Result) -> Iterator[str]:
 
 
 def _check_failed_runs(result: Result) -> Iterator[str]:
-    failed = sum(not run.succeeded for run in result.runs)
+    failed = [run for run in result.runs if not run.succeeded]
     if failed:
         statuses = Counter(
             run.status or "no status" if run.stop_ms is not None else "no run_stop" for run in result.runs
         )
         counts = ", ".join(f"{count} {one_line(status)}" for status, count in sorted(statuses.items()))
-        yield f"{failed} run(s) did not reach the target ({counts})"
+        yield f"{len(failed)} run(s) did not reach the target ({counts}): {_log_names(result, failed)}"
 
 
 def _check_refused_runs(result: Result) -> Iterator[str]:
-    refused = [run.rejection_reason for run in result.runs if run.succeeded and run.rejection_reason is not None]
+    refused = [run for run in result.runs if run.succeeded and run.rejection_reason is not None]
     if refused:
-        yield f"{len(refused)} run(s) count as ones that did not reach the target: the first {refused[0]}"
+        first = f"{_log_names(result, refused[:1])} {refused[0].rejection_reason}"
+        which = "" if len(refused) == 1 else "the first, "
+        yield f"{len(refused)} run(s) count as ones that did not reach the target: {which}{first}"
 
 
 def _check_accelerators(result: Result) -> Iterator[str]:
@@ -77,8 +88,13 @@ def _check_accelerators(result: Result) -> Iterator[str]:
 def _check_batch_sizes(result: Result) -> Iterator[str]:
     sizes = Counter(run.global_batch_size for run in result.runs)
     if len(sizes) > 1:
-        counts = ", ".join(f"{count} of {_format_number(size)}" for size, count in sorted(sizes.items(), key=str))
-        yield f"runs have different global batch sizes: {counts}"
+        usual, count = sizes.most_common(1)[0]
+        others = [
+            f"{_format_number(size)} in {_log_names(result, [r for r in result.runs if r.global_batch_size == size])}"
+            for size in sorted(sizes.keys() - {usual}, key=str)
+        ]
+        rest = f"{_format_number(usual)} in {count} other run{'s' * (count != 1)}"
+        yield f"runs have different global batch sizes: {', '.join(others)} and {rest}"
 
 
 def _check_divisions(result: Result) -> Iterator[str]:
@@ -89,9 +105,9 @@ def _check_divisions(result: Result) -> Iterator[str]:
 
 
 def _check_sample_counts(result: Result) -> Iterator[str]:
-    unknown = sum(run.samples is None for run in result.converged)
+    unknown = [run for run in result.converged if run.samples is None]
     if unknown and result.rules is not None and _counts_samples(result):
-        yield f"{unknown} run(s) do not log how many samples they took"
+        yield f"{len(unknown)} run(s) do not log how many samples they took: {_log_names(result, unknown)}"
     if result.benchmark != BERT:
         return  # of other benchmarks, train_samples is the size of the dataset
     different = [
@@ -104,7 +120,8 @@ def _check_sample_counts(result: Result) -> Iterator[str]:
     if different:
         yield (
             f"{len(different)} run(s) log train_samples that are not those of the passing evaluation, which count "
-            f"here: {_format_number(different[0].train_samples)} against {_format_number(different[0].samples)}"
+            f"here: {_format_number(different[0].train_samples)} against {_format_number(different[0].samples)} in "
+            f"{_log_names(result, different[:1])}"
         )
 
 
@@ -115,17 +132,20 @@ def _counts_samples(result: Result) -> bool:
 
 
 def _check_duplicate_logs(result: Result) -> Iterator[str]:
-    copies = [count for count in Counter(run.digest for run in result.runs).values() if count > 1]
+    counts = Counter(run.digest for run in result.runs)
+    copies = [run for run in result.runs if counts[run.digest] > 1]
     if copies:
-        yield f"{sum(copies)} logs are copies of one another"
+        yield f"{len(copies)} logs are copies of one another: {_log_names(result, copies)}"
 
 
 def _check_clocks(result: Result) -> Iterator[str]:
-    broken = [run.seconds for run in result.converged if run not in result.timed and run.seconds is not None]
+    broken = [run for run in result.converged if run not in result.timed and run.seconds is not None]
     if broken:
+        which = "" if len(broken) == 1 else "the first "
         yield (
-            f"{len(broken)} run(s) have a time that cannot be right, the first {broken[0]:,.3f} s: left out of spread "
-            "and rates, while the score counts them as MLPerf does"
+            f"{len(broken)} run(s) have a time that cannot be right, {which}{broken[0].seconds:,.3f} s "
+            f"in {_log_names(result, broken[:1])}: left out of spread and rates, while the score counts them as MLPerf "
+            "does"
         )
 
 
@@ -143,18 +163,20 @@ CHECKS = (
 
 
 def _log_anomalies(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield each kind of log anomaly with a message: the number of logs, and the first line of the first log."""
-    by_kind: dict[str, list[Anomaly]] = {}
+    """Yield each kind of log anomaly with a message: the number of logs, the first log, and its first line."""
+    by_kind: dict[str, list[tuple[Run, Anomaly]]] = {}
     for run in result.runs:
         # reversed, so that of several of one kind in a log the first one stays in the dict
         for kind, anomaly in {one.kind: one for one in reversed(run.anomalies)}.items():
-            by_kind.setdefault(kind, []).append(anomaly)
-    for kind, anomalies in sorted(by_kind.items()):
-        what = anomalies[0].message if kind not in HARMLESS else anomalies[0].message.partition(", ")[0]
+            by_kind.setdefault(kind, []).append((run, anomaly))
+    for kind, found in sorted(by_kind.items()):
+        run, first = found[0]
+        what = first.message if kind not in HARMLESS else first.message.partition(", ")[0]
         # A text that begins with a number ("5 line(s) end in CR LF") is about several lines, not about this one.
         counted = what[:1].isdigit()
-        where = f"line {anomalies[0].line:,} " if anomalies[0].line and not counted else ""
-        yield kind, f"{len(anomalies)} log(s): {where}{what}"
+        where = f"line {first.line:,} " if first.line and not counted else ""
+        several = "" if len(found) == 1 else f"{len(found)} logs, the first "
+        yield kind, f"{several}{_log_names(result, [run])}: {where}{what}"
 
 
 def _format_number(value: float | None) -> str:

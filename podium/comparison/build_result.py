@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.bert.sizes import LARGE
 from podium.comparison.anomalies import inconsistencies
 from podium.comparison.discover import PackageResults
-from podium.comparison.result import BERT_LARGE_TENSORS, Cosmetic, Result, mean_if_all_known
+from podium.comparison.result import BERT_LARGE_TENSORS, NO_VERDICT, Cosmetic, Result, mean_if_all_known
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import attempt
@@ -81,7 +81,7 @@ def check_convergence(result: Result, folder: ResultFolder, anomalies: list[str]
         return ("No RCP" if ruleset in rulesets() else None), stated
     batch, progress = result.global_batch_size, result.progress_of_runs
     if batch is None or progress is None or len(progress) <= 2 * points.dropped:
-        return "Unknown state", stated
+        return NO_VERDICT, stated
     found = points.verdict(batch, progress)
     if result.own and path is None:
         if result.score_minutes is None:
@@ -102,7 +102,7 @@ def _verdict(found: Convergence) -> str:
     if found.passed:
         return "Pass"
     failures = {MESSAGES["found"]: "Fail", MESSAGES["interpolated"]: "Interp. Fail"}
-    return failures.get(found.message, "Missing" if "Missing" in found.message else "Unknown state")
+    return failures.get(found.message, "Missing" if "Missing" in found.message else NO_VERDICT)
 
 
 def _read_scaling_factor(path: Path, anomalies: list[str]) -> float | None:
@@ -130,8 +130,12 @@ def build_result(
     round_name: str | None,
     runs: Sequence[Run],
     problems: Sequence[str],
+    logs: Sequence[str] = (),
 ) -> Result:
-    """Return the result of a folder's runs. `problems` are the reasons why other logs of the folder cannot be read."""
+    """Return the result of a folder's runs.
+
+    `problems` are the reasons why other logs of the folder cannot be read, `logs` the names of the runs' logs.
+    """
     anomalies, cosmetic = list(problems), list[Cosmetic]()
     fields, full_size = _read_description(package_results.package, folder.system, anomalies, cosmetic), True
     if not package_results.package.systems and round_name is None and _is_local(folder, runs):
@@ -155,6 +159,7 @@ def build_result(
         or system_module.parse_division(next((run.division for run in runs if run.division), None)),
         source=printable(str(folder.path)),
         runs=tuple(runs),
+        logs=tuple(map(one_line, logs)),
         description=fields,
         nodes=nodes,
         accelerators=None if nodes is None or per_node is None else nodes * per_node,

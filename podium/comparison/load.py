@@ -427,7 +427,9 @@ def _results_of_path(
             readable = {log: run for log in folder.logs if isinstance(run := runs[log], Run)}
             problems = [f"{log.name}: {run}" for log in folder.logs if isinstance(run := runs[log], str)]
             round_name, of_runs = package_results.round or dated, list(readable.values())
-            result = build_result(package_results, folder, round_name, of_runs, problems)
+            result = build_result(
+                package_results, folder, round_name, of_runs, problems, [log.name for log in readable]
+            )
             if any(path.name == POWER for path in folder.others):
                 result = add_energy(result, [powers[power_folder(log)] for log in readable])
             results.append(result)

@@ -13,7 +13,10 @@ HEADINGS = {
     "samples": "samples_to_target",
     "batch": "GBS",
     "samples/s": "samples_per_second_per_accelerator",
+    "samples/s per accel": "samples_per_second_per_accelerator",
+    "samples/s per node": "samples_per_second_per_node",
     "eval": "evaluation_share",
+    "energy mj": "Energy",
     "accelerators": "accelerators_count",
 }
 
@@ -45,7 +48,8 @@ def ranked(objects: Sequence[Mapping[str, Any]], key: str, top: int | None = Non
 def find_key(objects: Sequence[Mapping[str, Any]], name: str) -> str:
     """Return the key of the rows that a user's name stands for. Raises UsageError for an unknown one."""
     keys = [key for key in objects[0] if not any(isinstance(row[key], list) for row in objects)]
-    wanted = HEADINGS.get(name.casefold(), name).casefold()
+    heading = " ".join(name.casefold().split()).rstrip(".")  # headings have several lines, and abbreviations
+    wanted = HEADINGS.get(heading, heading).casefold()
     found = next((key for key in keys if key.casefold() == wanted), None)
     if found is None:
         raise UsageError(

@@ -15,6 +15,7 @@ from podium.mllog.run import BERT, Run
 from podium.mllog.score import TimeSpread, counted_seconds, score_seconds, time_spread
 from podium.planning.accelerators import Accelerator
 
+NO_VERDICT = "Unknown state"  # the official word for runs that no reference points are compared with
 BERT_LARGE_TENSORS = 398  # weight tensors that a log of BERT-large lists; 0 where it lists none
 
 
@@ -52,13 +53,15 @@ class Result:
     # None: the score is not scaled.
     scaling_factor: float | None = None
     # The verdict on its reference convergence points (RCPs), in the words of the official summarizer: Pass, Fail,
-    # Interp. Fail, Missing, No RCP. None where the rules do not compare it, as in the open division.
+    # Interp. Fail, Missing, No RCP, Unknown state (NO_VERDICT). None where the rules do not compare it, as in the open
+    # division.
     rcp: str | None = None
     energy_joules: float | None = None  # of one run: mean of the scored runs, scaled as the score; None: not measured
     # The earlier result that has the same runs: "ROUND SUBMITTER SYSTEM", and its package if it has the same name.
     repeats: str | None = None
     # False if the runs did not train BERT-large: then they are not compared with runs that did.
     full_size: bool = True
+    logs: tuple[str, ...] = ()  # names of the runs' logs, in the order of `runs`; empty where they are not known
     # Inconsistencies in logs and description that may affect a figure, as sentence fragments.
     anomalies: tuple[str, ...] = ()
     cosmetic: tuple[Cosmetic, ...] = ()  # inconsistencies that affect no figure

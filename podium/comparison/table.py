@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from podium.comparison.load import Comparison
-from podium.comparison.result import Result
+from podium.comparison.result import MEMORY, NO_VERDICT, Result
 from podium.core.console import UNKNOWN, result_table
 from podium.core.errors import UsageError
-from podium.core.text import printable, short_repr, shorten_middle
+from podium.core.text import format_list, printable, short_repr, shorten_middle
 from podium.mllog import system
 from podium.mllog.rounds import parse_round
 
@@ -137,7 +138,7 @@ COLUMNS = (
     Column("samples/s\nper {unit}", 1, lambda one, per: _rate_text(one, per)),
     Column("MFU", 3, lambda one, per: _format_or_unknown(one.utilization, "{:.1%}")),
     Column("eval.", 4, lambda one, per: _format_or_unknown(one.evaluation_share, "{:.1%}")),
-    Column("RCP", 5, lambda one, per: one.rcp or UNKNOWN),
+    Column("RCP", 5, lambda one, per: UNKNOWN if one.rcp in (None, NO_VERDICT) else one.rcp),
     Column("energy\nMJ", 6, lambda one, per: _format_or_unknown(_megajoules(one), "{:,.1f}")),
 )
 NAMES = "submitter,\nsystem"
@@ -257,7 +258,7 @@ def _shorten_name(submitter: str, system: str, width: int) -> str:
 def _legend(results: Sequence[Result]) -> str:
     """Return the meaning of the marks that these results have in the tables."""
     marks = (
-        ("* scaled by the reference convergence points", any(one.scaling_factor is not None for one in results)),
+        ("* official score, scaled by the reference convergence points; (as measured)", any(map(_is_scaled, results))),
         ("o open division", any(one.division == "open" for one in results)),
         ("n mean of the runs that succeeded, no score", any(_has_no_score(one) for one in results)),
         ("r repeats an earlier result", any(one.repeats for one in results)),
@@ -298,9 +299,13 @@ def format_rate(samples_per_second: float) -> str:
 
 
 def _format_minutes(result: Result) -> str:
-    if result.scaling_factor is not None and result.score_minutes is not None:
-        return f"{result.score_minutes:.3f}\n{result.score_minutes_scaled:.3f}*"
+    if _is_scaled(result):
+        return f"{result.score_minutes_scaled:.3f}*\n({result.score_minutes:.3f})"
     return _format_or_unknown(result.minutes, "{:.3f}")
+
+
+def _is_scaled(result: Result) -> bool:
+    return result.scaling_factor is not None and result.score_minutes is not None
 
 
 def _format_spread(result: Result) -> str:
@@ -317,24 +322,31 @@ def _format_or_unknown(value: float | None, format_string: str) -> str:
 def _scaling_table(scaled: Sequence[Sequence[ScalingPoint]], width: int) -> Table:
     """Return the table of samples/s per accelerator and accelerator-minutes, relative to the smallest size."""
     table = result_table("Scaling, against a submitter's smallest size", (), ())
-    table.add_column("round, benchmark, submitter, accelerator", no_wrap=True)
-    for heading in ("number", "batch", "minutes", "samples/s", "time"):
+    rows = [(_scaling_cells(size), number, family) for family in scaled for number, size in enumerate(family)]
+    figures = ("number", "batch", "minutes", "samples/s", "time")
+    columns = zip(*(cells for cells, _, _ in rows), strict=True)
+    taken = sum(_cell_width(heading, cells) + BETWEEN for heading, cells in zip(figures, columns, strict=True))
+    # The heading is folded where it is wider than the names: a no_wrap one would take the width from the numbers.
+    table.add_column("round, benchmark, submitter, accelerator", overflow="fold")
+    for heading in figures:
         table.add_column(heading, justify="right", no_wrap=True)
-    room = max(width - 46, 16)  # the five columns of numbers have up to 45 characters with their padding
-    for family in scaled:
-        for number, size in enumerate(family):
-            one = size.result
-            name = f"{one.round or OWN} {one.benchmark} {one.submitter}, {one.variant}"
-            table.add_row(
-                "" if number else escape(shorten_middle(name, room)),
-                f"{one.accelerators:,}",
-                _format_or_unknown(one.global_batch_size, "{:,.0f}"),
-                _format_or_unknown(one.minutes, "{:.3f}"),
-                f"{size.throughput:.0%}",
-                f"{size.time:.0%}",
-                end_section=number == len(family) - 1,
-            )
+    for cells, number, family in rows:
+        one = family[0].result
+        name = f"{one.round or OWN} {one.benchmark} {one.submitter}, {one.variant}"
+        shown = "" if number else escape(shorten_middle(name, max(width - taken - BETWEEN - 1, 16)))
+        table.add_row(shown, *cells, end_section=number == len(family) - 1)
     return table
+
+
+def _scaling_cells(size: ScalingPoint) -> tuple[str, ...]:
+    one = size.result
+    return (
+        f"{one.accelerators:,}",
+        _format_or_unknown(one.global_batch_size, "{:,.0f}"),
+        _format_or_unknown(one.minutes, "{:.3f}"),
+        f"{size.throughput:.0%}",
+        f"{size.time:.0%}",
+    )
 
 
 # A spreadsheet evaluates a text cell with such a first character as a formula. Submitters choose these texts.
@@ -431,6 +443,8 @@ def _int_if_integral(value: float | None) -> float | int | None:
 
 
 OWN = "own"
+MAX_FAMILIES = 12  # accelerators that a note lists
+MAX_SIZES = 20  # numbers of accelerators that a message lists
 
 
 def filter_results(
@@ -439,24 +453,34 @@ def filter_results(
     accelerators: Sequence[str],
     divisions: Sequence[str],
     benchmarks: Sequence[str] = (),
+    sizes: Sequence[int] = (),
 ) -> Comparison:
     """Return the comparison with only the results that match all of these; empty lists select all.
 
-    The other results become the comparison's `others`. The round `own` is that of local results. An accelerator is
-    selected by a part of its name or of its family's name. Raises UsageError for a name that no result has.
+    The other results become the comparison's `others`. The round `own` is that of local results. Accelerators are
+    selected as by `select_accelerators`. `sizes` are numbers of accelerators. Raises UsageError for a name or a number
+    that no result has.
     """
     results = comparison.results
     wanted = {OWN if name.lower() == OWN else parse_round(name) or name for name in rounds}
     present = sorted({one.round or OWN for one in results})
     for name in sorted(wanted.difference(present)):
         raise UsageError(f"--round {name}: no result is of this round; there are {', '.join(present)}")
-    parts = [part.lower() for part in accelerators]
-    for part in parts:
-        if not any(_has_accelerator(one, part) for one in results):
+    named = set[int]()
+    for text in accelerators:
+        found = select_accelerators(text, results)
+        if not found:
             known = sorted({one.family for one in results if one.family is not None})
             raise UsageError(
-                f"--accelerator {part}: no result has this accelerator; there are {', '.join(known) or 'none'}"
+                f"--accelerator {printable(text)}: no result has this accelerator; there are "
+                f"{printable(', '.join(known)) or 'none'}"
             )
+        named |= set(map(id, found))
+    numbers = sorted({one.accelerators for one in results if one.accelerators is not None})
+    for size in sizes:
+        if size not in numbers:
+            available = format_list([f"{number:,}" for number in numbers], MAX_SIZES) or "none"
+            raise UsageError(f"--accelerators {size}: no result has as many accelerators; there are {available}")
     known_benchmarks = sorted({one.benchmark for one in results})
     wanted_benchmarks = {name.casefold() for name in benchmarks}
     for name in benchmarks:
@@ -469,12 +493,36 @@ def filter_results(
     selected, others = list[Result](), list(comparison.others)
     for one in results:
         of_round = not wanted or (one.round or OWN) in wanted
-        of_accelerator = not parts or any(_has_accelerator(one, part) for part in parts)
+        of_accelerator = not named or id(one) in named
+        of_size = not sizes or one.accelerators in sizes
         of_division = not divisions or one.division in divisions
         of_benchmark = not benchmarks or one.benchmark.casefold() in wanted_benchmarks
-        (selected if of_round and of_accelerator and of_division and of_benchmark else others).append(one)
+        is_selected = of_round and of_accelerator and of_size and of_division and of_benchmark
+        (selected if is_selected else others).append(one)
     return replace(comparison, results=tuple(selected), others=tuple(others))
 
 
-def _has_accelerator(result: Result, part: str) -> bool:
-    return any(part in name.lower() for name in (result.accelerator, result.family) if name is not None)
+def describe_selection(accelerators: Sequence[str], results: Sequence[Result]) -> list[str]:
+    """Return a sentence fragment for each text that selects accelerators of several models."""
+    selected = [(text, {one.family or "" for one in select_accelerators(text, results)}) for text in accelerators]
+    return [
+        f"--accelerator {printable(text)} selects {printable(format_list(sorted(families), MAX_FAMILIES))}"
+        for text, families in selected
+        if len(families) > 1
+    ]
+
+
+def select_accelerators(text: str, results: Sequence[Result]) -> list[Result]:
+    """Return the results whose accelerator a user's text selects.
+
+    These have the text as a word of the model's name, as B200 is one of `NVIDIA B200` and not of `NVIDIA GB200`; if
+    there are none, those that have it anywhere in this name, and then with the size of the memory.
+    """
+    word = re.compile(rf"(?<![^\W_]){re.escape(text)}(?![^\W_])", re.IGNORECASE)
+    named = [(one, f"{one.accelerator or ''} {one.family or ''}") for one in results]
+    models = [(one, MEMORY.sub(" ", name)) for one, name in named]
+    return (
+        [one for one, model in models if word.search(model)]
+        or [one for one, model in models if text.casefold() in model.casefold()]
+        or [one for one, name in named if text.casefold() in name.casefold()]
+    )

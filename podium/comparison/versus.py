@@ -5,7 +5,6 @@ side the fastest. The geometric mean is over benchmarks, each of which counts on
 """
 
 import operator
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from podium.comparison.cost import Cost
 from podium.comparison.result import Result
+from podium.comparison.table import select_accelerators
 from podium.core.console import UNKNOWN, print_line, result_table
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, shorten_middle
@@ -128,12 +128,9 @@ def _one_memory_size(results: Sequence[Result]) -> tuple[list[Result], tuple[str
 
 
 def _select(text: str, results: Sequence[Result]) -> list[Result]:
-    """Return comparable results whose accelerator has the text as a word in its name, or else as a part of it."""
+    """Return comparable results whose accelerator the text selects."""
     usable = [one for one in results if one.minutes is not None and one.full_size and one.accelerators and one.family]
-    word = re.compile(rf"(?<![^\W_]){re.escape(text)}(?![^\W_])", re.IGNORECASE)
-    names = {id(one): f"{one.accelerator} {one.family}" for one in usable}
-    found = [one for one in usable if word.search(names[id(one)])]
-    found = found or [one for one in usable if text.casefold() in names[id(one)].casefold()]
+    found = select_accelerators(text, usable)
     if not found:
         known = sorted({one.family for one in usable if one.family is not None})
         raise UsageError(

@@ -105,7 +105,7 @@ def test_anomalies_are_listed_on_request(tree: Path, compare: Compare) -> None:
     assert "v2.0 bert Org Inc. CHIPS: logs have division 'closed', the description 'open'" in output
     assert "1 of 3, cosmetic: line(s) end in CR LF" in output and "22 line(s)" not in output
     output = " ".join(compare("--all-anomalies").stdout.split())
-    assert "v2.0 bert Org Inc. SYS: 1 log(s): 22 line(s) end in CR LF (cosmetic)" in output
+    assert "v2.0 bert Org Inc. SYS: result_0.txt: 22 line(s) end in CR LF (cosmetic)" in output
 
 
 def test_only_results_with_an_anomaly_that_affects_a_figure_are_marked(tree: Path, compare: Compare) -> None:
@@ -220,3 +220,16 @@ def test_costs(compare: Compare, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert compare("--cost", str(prices), "--html", str(page)).exit_code == 0
     assert "EUR to train" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("option", ["--anomalies", "--all-anomalies"])
+@pytest.mark.parametrize("output", [["--json"], ["--csv"], ["--html", "page.html"], ["--versus", "A100", "Chip"]])
+def test_anomalies_without_tables_are_refused(tree: Path, option: str, output: list[str]) -> None:
+    with pytest.raises(UsageError, match=f"^{option} .*for the tables"):
+        CliRunner().invoke(app, ["compare", str(tree), option, *output], catch_exceptions=False)
+
+
+def test_a_name_that_selects_several_models_is_noted(compare: Compare) -> None:
+    found = compare("--accelerator", "i", "--accelerators", "8")
+    assert "note: --accelerator i selects Chip 1, NVIDIA A100 SXM" in found.stderr
+    assert "BIG" not in found.stdout

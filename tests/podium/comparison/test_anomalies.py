@@ -14,6 +14,8 @@ from podium.mllog.lines import Anomaly
 from podium.mllog.run import Run
 from tests.podium.comparison.conftest import make_result, make_run
 
+LOGS = tuple(f"result_{number}.txt" for number in range(10))
+
 
 def test_a_consistent_result_has_no_anomalies() -> None:
     assert inconsistencies(make_result()) == ((), ())
@@ -22,21 +24,24 @@ def test_a_consistent_result_has_no_anomalies() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"status": "aborted"}, "1 run(s) did not reach the target (1 aborted, 9 success)"),
-        ({"stop_ms": None}, "1 run(s) did not reach the target (1 no run_stop, 9 success)"),
-        ({"setup_seconds": 1937.7}, "1 run(s) count as ones that did not reach the target: the first needed 32.3 min"),
-        ({"global_batch_size": 256.0}, "1 of 256, 9 of 448"),
-        ({"global_batch_size": None}, "9 of 448, 1 of none"),
+        ({"status": "aborted"}, "1 run(s) did not reach the target (1 aborted, 9 success): result_0.txt"),
+        ({"stop_ms": None}, "1 run(s) did not reach the target (1 no run_stop, 9 success): result_0.txt"),
+        (
+            {"setup_seconds": 1937.7},
+            "1 run(s) count as ones that did not reach the target: result_0.txt needed 32.3",
+        ),
+        ({"global_batch_size": 256.0}, "global batch sizes: 256 in result_0.txt and 448 in 9 other runs"),
+        ({"global_batch_size": None}, "none in result_0.txt and 448 in 9 other runs"),
         ({"division": "open"}, "logs have division 'closed', 'open', the description 'closed'"),
-        ({"samples": None}, "1 run(s) do not log how many samples they took"),
-        ({"train_samples": 156_725_653.0}, "156,725,653 against 2,400,000"),
-        ({"digest": "1101.0-2640000.0"}, "2 logs are copies of one another"),
-        ({"anomalies": (Anomaly(7, "has two events", "two_events"),)}, "1 log(s): line 7 has two events"),
-        ({"stop_ms": 1.7e12 + 1e9}, "1 run(s) have a time that cannot be right, the first 1,000,000.000 s"),
+        ({"samples": None}, "1 run(s) do not log how many samples they took: result_0.txt"),
+        ({"train_samples": 156_725_653.0}, "156,725,653 against 2,400,000 in result_0.txt"),
+        ({"digest": "1101.0-2640000.0"}, "2 logs are copies of one another: result_0.txt, result_1.txt"),
+        ({"anomalies": (Anomaly(7, "has two events", "two_events"),)}, "result_0.txt: line 7 has two events"),
+        ({"stop_ms": 1.7e12 + 1e9}, "1 run(s) have a time that cannot be right, 1,000,000.000 s in result_0.txt: left"),
     ],
 )
 def test_inconsistent_runs_are_reported(changes: dict[str, Any], message: str) -> None:
-    found = inconsistencies(make_result(changed_runs(changes)))
+    found = inconsistencies(make_result(changed_runs(changes), logs=LOGS))
     assert len(found.affecting) == 1 and message in found.affecting[0] and not found.cosmetic
 
 
@@ -54,22 +59,22 @@ def changed_runs(changes: dict[str, Any]) -> list[Run]:
         (
             {"anomalies": (Anomaly(3, "5 line(s) end in CR LF", "crlf"),)},
             "line(s) end in CR LF",
-            "1 log(s): 5 line(s) end in CR LF",
+            "result_0.txt: 5 line(s) end in CR LF",
         ),
         (
             {"anomalies": (Anomaly(3, "1,536 line(s) end in CR LF, the first one", "crlf"),)},
             "line(s) end in CR LF",
-            "1 log(s): 1,536 line(s) end in CR LF",
+            "result_0.txt: 1,536 line(s) end in CR LF",
         ),
         (
             {"anomalies": (Anomaly(3, "is 1 ms earlier", "backwards"),)},
             "log(s) have lines that are earlier than those before them",
-            "1 log(s): line 3 is 1 ms earlier",
+            "result_0.txt: line 3 is 1 ms earlier",
         ),
     ],
 )
 def test_what_affects_no_figure_is_cosmetic(changes: dict[str, Any], kind: str, message: str) -> None:
-    assert inconsistencies(make_result(changed_runs(changes))) == ((), ((kind, message),))
+    assert inconsistencies(make_result(changed_runs(changes), logs=LOGS)) == ((), ((kind, message),))
 
 
 def test_a_broken_clock_is_in_the_score_but_not_in_spread_and_rates() -> None:
@@ -97,12 +102,12 @@ def kinds_in(source: Path) -> set[str]:
 def test_a_log_that_no_parser_reads_does_not_count(kind: str) -> None:
     runs = [make_run(1000.0 + n) for n in range(10)]
     runs[0] = replace(runs[0], anomalies=(Anomaly(7, "is broken", kind),))
-    result = make_result(runs)
+    result = make_result(runs, logs=LOGS)
     assert len(result.converged) == 9 and result.score_minutes == make_result([make_run(1e9), *runs[1:]]).score_minutes
     assert list(inconsistencies(result).affecting) == [
-        "1 run(s) count as ones that did not reach the target: the first has an event that no parser reads (line 7): "
-        "the official checker rejects the log",
-        "1 log(s): line 7 is broken",
+        "1 run(s) count as ones that did not reach the target: result_0.txt has an event that no parser reads (line 7)"
+        ": the official checker rejects the log",
+        "result_0.txt: line 7 is broken",
     ]
 
 
@@ -119,8 +124,8 @@ def test_each_kind_of_log_anomaly_is_reported_once() -> None:
     )
     runs = [make_run(1000.0 + n, anomalies=anomalies) for n in range(10)]
     found = inconsistencies(make_result(runs))
-    assert found.affecting == ("10 log(s): line 2 is empty",)
-    assert [message for _, message in found.cosmetic] == ["10 log(s): line 1 is early"]
+    assert found.affecting == ("10 logs, the first run 1: line 2 is empty",)
+    assert [message for _, message in found.cosmetic] == ["10 logs, the first run 1: line 1 is early"]
 
 
 @pytest.mark.parametrize(

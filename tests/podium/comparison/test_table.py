@@ -3,13 +3,27 @@
 import csv
 import io
 import json
+import re
+from collections.abc import Sequence
 
 import pytest
 
 from podium.comparison.load import Comparison
+from podium.comparison.ranking import find_key
 from podium.comparison.result import Result
-from podium.comparison.table import as_csv, describe_own_results, filter_results, rows, scaling_families
+from podium.comparison.table import (
+    COLUMNS,
+    as_csv,
+    describe_own_results,
+    describe_selection,
+    filter_results,
+    print_comparison,
+    rows,
+    scaling_families,
+)
+from podium.core.console import Console
 from podium.core.errors import UsageError
+from podium.planning.accelerators import find_accelerator
 from tests.podium.comparison.conftest import make_result, make_run
 
 RESULTS = [
@@ -47,7 +61,7 @@ def test_filters_that_match_no_result_are_errors() -> None:
     with pytest.raises(UsageError, match=r"--round v3\.0: no result is of this round; there are own, v2\.0, v2\.1"):
         filter_results(COMPARISON, ["3.0"], [], [])
     with pytest.raises(
-        UsageError, match="--accelerator h100: no result has this accelerator; there are Habana Gaudi2, NVIDIA A"
+        UsageError, match="--accelerator H100: no result has this accelerator; there are Habana Gaudi2, NVIDIA A"
     ):
         filter_results(COMPARISON, [], ["H100"], [])
     with pytest.raises(UsageError, match="--division Closed: allowed is closed or open"):
@@ -224,3 +238,74 @@ def test_csv_cells_are_never_formulas() -> None:
         assert read["submitter"] == f"'{text}"
     (read,) = csv.DictReader(io.StringIO(as_csv(rows([make_result([make_run(1.0)], anomalies=("=x",))]))))
     assert read["anomalies"] == "'=x"
+
+
+def printed(results: Sequence[Result], width: int = 80, per: str = "accelerator") -> str:
+    """The tables of these results in a terminal of this width."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_comparison(console, Comparison(tuple(results), ()), per)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_table_cuts_a_number(width: int) -> None:
+    names = {"submitter": "A-submitter-with-a-long-name", "system": "a_system_with_a_name_that_is_far_too_long"}
+    runs = {size: [make_run(9e6 / size + n, global_batch_size=262_144.0) for n in range(10)] for size in (8, 72, 1_024)}
+    results = [make_result(of_size, accelerators=size, **names) for size, of_size in runs.items()]
+    shown = printed(results, width)
+    assert not re.search(r"\d…|(accel|num|bat|min|sam|ti)\w*…", shown)
+    assert all(text in shown for text in ("1,024", "262,144", "100%", "minutes", "number"))
+
+
+def test_the_official_score_is_above_the_measured_one() -> None:
+    shown = printed([make_result(scaling_factor=1.05)])
+    score, measured = (re.search(pattern, shown) for pattern in (r"(\S+)\*\s", r"\((\d+\.\d+)\)"))
+    assert score and measured and score.start() < measured.start() and float(score[1]) > float(measured[1])
+    assert "(as measured)" in shown
+
+
+def test_a_result_without_a_verdict_has_a_dash() -> None:
+    shown = printed([make_result(rcp="Unknown state"), make_result(rcp="Pass", system="B")], 120)
+    assert "Pass" in shown and "Unknown state" not in shown
+    assert rows([make_result(rcp="Unknown state")])[0]["RCP"] == "Unknown state"
+
+
+def on(accelerator: str) -> Result:
+    return make_result(accelerator=accelerator, kind=find_accelerator(accelerator))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("B200", ["NVIDIA B200"]),
+        ("GB200", ["NVIDIA GB200"]),
+        ("GB", ["NVIDIA GB200"]),
+        ("h200", ["NVIDIA H200 141GB"]),
+        ("mi300", ["AMD Instinct MI300X"]),
+        ("141", ["NVIDIA H200 141GB"]),
+        ("200", ["NVIDIA B200", "NVIDIA GB200", "NVIDIA H200 141GB"]),
+    ],
+)
+def test_a_word_of_the_model_selects_it_before_other_text(text: str, expected: list[str]) -> None:
+    results = [on(name) for name in ("NVIDIA B200", "NVIDIA GB200", "NVIDIA H200 141GB", "AMD Instinct MI300X")]
+    comparison = filter_results(Comparison(tuple(results), ()), [], [text], [])
+    assert [one.accelerator for one in comparison.results] == expected
+    several = [f"--accelerator {text} selects NVIDIA B200, NVIDIA GB200, NVIDIA H200"] if len(expected) > 1 else []
+    assert describe_selection([text], results) == several
+
+
+def test_results_are_selected_by_the_number_of_accelerators() -> None:
+    comparison = Comparison(tuple(make_result(accelerators=size) for size in (8, 16, None, 1_024)), ())
+    found = filter_results(comparison, [], [], [], sizes=[8, 1_024]).results
+    assert [one.accelerators for one in found] == [8, 1_024]
+    with pytest.raises(UsageError, match=r"--accelerators 7: no result has as many .* there are 8, 16, 1,024"):
+        filter_results(comparison, [], [], [], sizes=[7])
+
+
+@pytest.mark.parametrize("unit", ["accel.", "node"])
+def test_every_heading_that_is_shown_sorts(unit: str) -> None:
+    objects = rows([make_result()])
+    headings = [column.heading.format(unit=unit).replace("\n", " ") for column in COLUMNS]
+    found = [find_key(objects, heading) for heading in headings]
+    per = {"accel.": "accelerator", "node": "node"}[unit]
+    assert f"samples_per_second_per_{per}" in found and {"time_to_train", "Energy", "evaluation_share"} <= set(found)
