@@ -249,6 +249,8 @@ def natural_sort_key(path: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part[0].isascii() and part.isdigit() else (1, 0, part) for part in parts)
 
 
+NUMBERS = re.compile(r"\d[\d,.]*\d|\d")
+MAX_ROWS_WITHOUT_SUMMARY = 20  # of a table that the summary only follows
 MAX_LISTED_FILES = 3  # files named beside a finding that more files of the folder share
 
 _VERDICT_STYLES = {"passed": "green", "failed": "red", "unread": "red", "not run": "red"}
@@ -271,10 +273,15 @@ def summary(report: Report) -> str:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """Print a row for each folder and pair of verdicts, below it the findings, then scores and the summary."""
+    """Print a row for each folder and pair of verdicts, below it the findings, then scores and the summary.
+
+    The summary also precedes a long table.
+    """
     table = text_table("file", "official", "podium", "finding")
     for row in _table_rows(report):
         table.add_row(*row)
+    if table.row_count > MAX_ROWS_WITHOUT_SUMMARY:
+        print_line(console, summary(report), "bold green" if report.accepted else "bold red")
     if table.row_count:
         console.print(table)
     for score in report.scores:
@@ -302,13 +309,17 @@ def _table_rows(report: Report) -> Iterator[tuple[Text, ...]]:
         for verdicts, paths in sorted(by_verdicts.items()):
             official, podium = (Text(verdict, _VERDICT_STYLES[verdict]) for verdict in verdicts)
             yield Text(_format_paths(folder, paths)), official, podium, Text()
-        merged: dict[tuple[Severity, str, str, str], list[str]] = {}
+        merged: dict[tuple[Severity, str, str, str], list[Finding]] = {}
         for finding in findings.get(folder, []):
-            key = finding.severity, finding.source, finding.rule, finding.message
-            line = "" if finding.line is None else f":{finding.line}"
-            merged.setdefault(key, []).append(finding.path + line)
-        for (severity, source, _, message), paths in merged.items():
-            found = Text.assemble(MARKS[severity], " ", (source, "bold"), f": {printable(message)}")
+            # Warnings of one rule that differ only in their numbers are one row; errors are each listed.
+            alike = NUMBERS.sub("#", finding.message) if finding.severity == "warning" else finding.message
+            key = finding.severity, finding.source, finding.rule, alike
+            merged.setdefault(key, []).append(finding)
+        for (severity, source, _, _), alike_ones in merged.items():
+            paths = [one.path if one.line is None else f"{one.path}:{one.line}" for one in alike_ones]
+            messages = list(dict.fromkeys(one.message for one in alike_ones))
+            rest = f" (and {len(messages) - 1:,} with other numbers; --json has all)" if len(messages) > 1 else ""
+            found = Text.assemble(MARKS[severity], " ", (source, "bold"), f": {printable(messages[0])}{rest}")
             yield Text("  " + _format_paths(folder, paths, named=True)), Text(), Text(), found
 
 

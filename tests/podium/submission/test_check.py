@@ -277,6 +277,24 @@ def test_equal_findings_are_printed_once_with_some_of_the_files() -> None:
     assert "1 error, 6 warnings" in text
 
 
+def test_warnings_that_differ_in_their_numbers_are_one_row_and_errors_are_not() -> None:
+    paths = [f"{FOLDER}/result_{n}.txt" for n in range(6)]
+    warned = [Finding.warning(path, "t", f"train_samples is {n:,}, not 7.") for n, path in enumerate(paths, 2_400_000)]
+    text = " ".join(render(report(warned)).split())
+    assert text.count("train_samples is") == 1 and "result_2.txt and 3 more" in text
+    assert "train_samples is 2,400,000, not 7. (and 5 with other numbers; --json has all)" in text
+    failed = [Finding.error(one.path, one.rule, one.message) for one in warned]
+    assert render(report(failed)).count("train_samples is") == 6
+
+
+@pytest.mark.parametrize(("errors", "count"), [(5, 1), (30, 2)])
+def test_a_long_list_has_the_summary_before_it_too(errors: int, count: int) -> None:
+    text = render(report([Finding.error(f"{FOLDER}/result_{n}.txt", "x", f"It is {n}.") for n in range(errors)]))
+    summary_line = f"10 of 10 logs pass the official checker of 5.0.0; {errors} errors"
+    assert text.count(summary_line) == count and text.splitlines()[-1] == summary_line
+    assert (text.splitlines()[0] == summary_line) is (count == 2)
+
+
 def test_files_with_different_verdicts_have_separate_rows() -> None:
     files = [*report([]).files[:8], FileVerdict(f"{FOLDER}/result_8.txt", "unread", "failed")]
     text = render(report([], files))
