@@ -5,6 +5,7 @@ the logs' bytes, so that no log is read twice by the same version of the reader.
 """
 
 import gc
+import hashlib
 import json
 import sqlite3
 import tempfile
@@ -186,7 +187,7 @@ def read_powers(
         digests = {
             folder.path: digest or ""  # a log that cannot be read is a problem that `read_power` reports
             for folder, (digest, _) in zip(
-                usable, threads.map(lambda one: attempt(digest_of, one), usable), strict=True
+                usable, threads.map(lambda one: attempt(_power_key, one), usable), strict=True
             )
         }
     cached = cache.get_power(filter(None, digests.values()))
@@ -199,11 +200,17 @@ def read_powers(
     return powers
 
 
+def _power_key(folder: PowerFolder) -> str:
+    """Key of a folder of power logs in the cache: its name is in the messages that are cached. Raises WorkError."""
+    text = f"{folder.path.name}\0{digest_of(folder)}"
+    return hashlib.sha256(text.encode("utf-8", errors="surrogateescape")).hexdigest()
+
+
 def _read_power(work: tuple[PowerFolder, str]) -> RunPower:
     folder, digest = work
     found = read_power(folder, digest)
     # Logs that were written to in the meantime have another digest now, and are not cached under the first one.
-    return found if not digest or attempt(digest_of, folder)[0] == digest else found._replace(digest="")
+    return found if not digest or attempt(_power_key, folder)[0] == digest else found._replace(digest="")
 
 
 Item = TypeVar("Item")

@@ -274,8 +274,8 @@ class RunFolder:
             return None
         if final_only and not failure.get("final", True):
             return None
-        if failure.get("stopped") == "saved":
-            return StoppedAfterSaving(message)
+        if failure.get("stopped", "saved" if exit_code == StoppedAfterSaving.exit_code else None) == "saved":
+            return StoppedAfterSaving(message)  # the exit code alone is that of runs of older versions
         return (UsageError if exit_code == UsageError.exit_code else WorkError)(message)
 
     def clear_failure(self) -> None:

@@ -99,10 +99,9 @@ def list_power_folder(log: Path) -> PowerFolder:
 
 
 def digest_of(folder: PowerFolder) -> str:
-    """Return a hash of the folder's name and of its power logs, the key of a cache. Raises WorkError."""
+    """Return a hash of the names and contents of the power logs. Raises WorkError."""
     names = "".join(f"{log.name}\0{sha256_of(log)}\0" for log in (*folder.nodes, *folder.switches))
-    # The folder's name is in the messages that are cached under this hash.
-    return hashlib.sha256(f"{folder.path.name}\0{names}".encode("utf-8", errors="surrogateescape")).hexdigest()
+    return hashlib.sha256(names.encode("utf-8", errors="surrogateescape")).hexdigest()
 
 
 def read_power(folder: PowerFolder, digest: str) -> RunPower:

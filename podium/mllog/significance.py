@@ -20,8 +20,7 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from mlperf_logging.rcp_checker import rcp_checker
-from scipy import optimize, stats
+from scipy import optimize, special
 
 SIGNIFICANCE_LEVEL = 0.05  # for p-values; the confidence level of intervals is 1 - SIGNIFICANCE_LEVEL
 POWER = 0.8  # the probability with which a difference of `Welch.detectable_ratio` is called significant
@@ -81,7 +80,7 @@ def summarize(values: Sequence[float]) -> Summary:
         middle = None
     interval = None
     if mean is not None and sd is not None:
-        half = float(stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, n - 1)) * sd / math.sqrt(n)
+        half = float(special.stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL / 2)) * sd / math.sqrt(n)
         interval = (mean - half, mean + half)
     return Summary(numbers, n, mean, sd, middle, interval)
 
@@ -92,6 +91,8 @@ def welch_test(a: Summary, b: Summary) -> Welch | str:
     Returns the reason as a sentence fragment if there is no test. Source: B. L. Welch, The generalization of
     "Student's" problem when several different population variances are involved, Biometrika 34, 1947.
     """
+    from scipy import stats  # takes a second to import, for commands that test nothing
+
     few = [name for name, side in (("A", a), ("B", b)) if side.n < 2]
     if few:
         return f"{' and '.join(few)} {'have' if len(few) > 1 else 'has'} fewer than two values"
@@ -146,7 +147,7 @@ def fieller_interval(ratio: float, errors: tuple[float, float], counts: tuple[in
         # In units of A's mean: A = 1 ± errors[0], and r·B = share ± share · errors[1].
         share = math.exp(log_share)
         scaled = errors[0], share * errors[1]
-        critical = float(stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, _degrees_of_freedom(scaled, counts)))
+        critical = float(special.stdtrit(_degrees_of_freedom(scaled, counts), 1 - SIGNIFICANCE_LEVEL / 2))
         return abs(1 - share) - critical * math.hypot(*scaled)
 
     def end(sign: float) -> float:
@@ -170,7 +171,9 @@ def smallest_detectable_ratio(error: float, degrees: float) -> float | None:
     Analysis, 1988, for equal variances). With Welch's degrees of freedom it is an approximation: by simulation the
     power is 80% for ten and ten runs, 77% for three and three or for ten and five of unequal variance.
     """
-    critical = float(stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, degrees))
+    from scipy import stats  # as in welch_test
+
+    critical = float(special.stdtrit(degrees, 1 - SIGNIFICANCE_LEVEL / 2))
 
     def excess_power(noncentrality: float) -> float:
         # The lower tail, below -critical, is left out: its probability is about 1e-6.
@@ -237,6 +240,8 @@ def rcp_test(samples: Sequence[float], unfinished: int, reference: Sequence[floa
 
 def _rcp_checker(reference: tuple[float, ...], runs: int) -> Any:
     """Return the official checker for submissions of `runs` runs, with this as its only reference convergence point."""
+    from mlperf_logging.rcp_checker import rcp_checker  # it imports scipy.stats
+
     record = {"Benchmark": "bert", "BS": 1, "Hyperparams": {}, "Epochs to converge": list(reference)}
     file = io.StringIO(json.dumps({"reference": record}))
     checker = rcp_checker.RCP_Checker("training", RULESET, "bert", verbose=False, rcp_file=file)

@@ -84,8 +84,10 @@ def _portable_mount(mount: str) -> str:
 def render_system_file(config: RunConfig) -> str:
     """Return a configuration as the YAML of a system file, for `podium run FILE`."""
     values: dict[str, Any] = config.model_dump(mode="json", by_alias=True, exclude={"system", "seed"})
-    document = {key: values.pop(key) for key in ("description", "launch")} | {"bert": values}
-    return dump_yaml(document)
+    document = {key: values.pop(key) for key in ("description", "launch")}
+    reproduces = values.pop("reproduces")
+    others = {} if reproduces is None else {"reproduces": reproduces}
+    return dump_yaml(document | {"bert": values} | others)
 
 
 def _phase_path(config: RunConfig, store: Path | None, name: str, launch: Launch) -> Path | None:

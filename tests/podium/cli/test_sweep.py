@@ -84,9 +84,12 @@ def test_an_interrupted_sweep_names_what_is_left(tmp_path: Path, monkeypatch: py
     ("arguments", "message"),
     [
         (["--recipe", "indexed,,random"], "--recipe indexed,,random: a name is empty"),
-        (["--recipe", "fast,slow"], "2 of 2 combinations cannot be run, so nothing was started:\nfast: there is no"),
+        (
+            ["--recipe", "fast,slow"],
+            "2 of 2 combinations cannot be run, so nothing was started:\nfast: --recipe: there is",
+        ),
         (["--set", "max_samples=1,"], "value 2 of 2 is empty"),
-        (["--set", "max_samples=0"], "podium: --set: max_samples"),
+        (["--set", "max_samples=0"], "podium: --set max_samples: found 0"),
     ],
 )
 def test_wrong_use(tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -123,7 +123,7 @@ def test_parts_not_rehearsed_or_compared_are_listed(calls: list[Any]) -> None:
     found = CliRunner().invoke(app, ["rehearse", "laptop", "--samples", "2000"])
     assert found.exit_code == 0, found.output
     assert "Not rehearsed: communication, checkpoints." in found.stdout
-    assert "'not stated' is not an amount such as 1 TB" in found.stdout
+    assert "'not stated', which is not an amount such as 1 TB" in found.stdout
     assert "16 on 1,024 ranks" in found.stdout
 
 
