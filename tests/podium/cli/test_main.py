@@ -59,9 +59,7 @@ def test_unknown_system_is_a_usage_error_from_any_folder(tmp_path: Path) -> None
     command = [sys.executable, "-m", "podium.cli", "run", "lptop"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"podium: {message}\n")
-    assert message.startswith(
-        f"there is no system 'lptop' in {ROOT}/systems (did you mean laptop?); the systems are "
-    )
+    assert message.startswith(f"there is no system 'lptop' in {ROOT}/systems (did you mean laptop?); the systems are ")
 
 
 @pytest.mark.parametrize(
