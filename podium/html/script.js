@@ -385,6 +385,8 @@ class Chart {
     const narrow = width < NARROW;
     const traces = this.selected.map((trace, at) => {
       const { series, records, record, frontier, ...drawn } = trace;
+      // Texts inside the thin bars of a printed chart would be too small to read.
+      if (printing && drawn.textposition === "auto") drawn.textposition = "outside";
       // Beside a short bar of a narrow chart there is room for its first part.
       if (narrow && drawn.textposition === "auto") drawn.text = drawn.text.map((text) => text.split(" · ")[0]);
       if (typeof drawn.text === "string") drawn.text = drawn.x.map(() => drawn.text); // %{text} is of a point
