@@ -294,8 +294,10 @@ def _rate_text(result: Result, per: str) -> str:
 
 
 def format_rate(samples_per_second: float) -> str:
-    """Format samples/s; with three digits where a sample takes long, such as a sequence of a large language model."""
-    return f"{samples_per_second:,.1f}" if samples_per_second >= 10 else f"{samples_per_second:.3g}"
+    """Format samples/s with three significant digits, and all digits before the decimal point."""
+    if 1e-6 <= samples_per_second < math.inf:
+        return f"{samples_per_second:,.{max(2 - math.floor(math.log10(samples_per_second)), 0)}f}"
+    return f"{samples_per_second:.3g}"
 
 
 def _format_minutes(result: Result) -> str:

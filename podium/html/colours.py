@@ -29,23 +29,24 @@ BASE: Mapping[str, Colour] = MappingProxyType(
 # Found by search among colours with a contrast of at least 3.2 to the ground. The first eight maximise the least
 # distance of two in OKLab as seen with normal, protan and deutan vision (Machado et al. 2009); the others the least
 # distance to these and to one another with normal vision: colour-blind readers need the marker of a series as well.
+# Light colours have a chroma of at least 0.06, and their lightness has weight 0.75: dark points look alike.
 SERIES: tuple[Colour, ...] = (
-    Colour("#4068dd", "#65a1f1"),
-    Colour("#b97f1d", "#ee936f"),
-    Colour("#3c9e93", "#92fed0"),
-    Colour("#5d0254", "#996694"),
-    Colour("#127493", "#72cfdb"),
-    Colour("#6e2019", "#cc4734"),
-    Colour("#7c5f05", "#e6f121"),
-    Colour("#611d9a", "#6a62eb"),
-    Colour("#d80849", "#ff3c97"),
-    Colour("#ff08d8", "#ff08ff"),
-    Colour("#083c08", "#08d808"),
-    Colour("#a408ff", "#b115cb"),
-    Colour("#b17dbe", "#e597ff"),
-    Colour("#080870", "#087d70"),
-    Colour("#0808d8", "#ffd8f2"),
-    Colour("#080808", "#8a9708"),
+    Colour("#2b45e8", "#65a1f1"),
+    Colour("#d3780f", "#ee936f"),
+    Colour("#4f9b96", "#92fed0"),
+    Colour("#af0a0b", "#996694"),
+    Colour("#4a8dfa", "#72cfdb"),
+    Colour("#5b0537", "#cc4734"),
+    Colour("#535789", "#e6f121"),
+    Colour("#2a0086", "#6a62eb"),
+    Colour("#f521fe", "#ff3c97"),
+    Colour("#06a707", "#ff08ff"),
+    Colour("#ff0683", "#08d808"),
+    Colour("#8810fc", "#b115cb"),
+    Colour("#745717", "#e597ff"),
+    Colour("#083a02", "#087d70"),
+    Colour("#b979ac", "#ffd8f2"),
+    Colour("#9f0090", "#8a9708"),
 )
 
 

@@ -96,8 +96,8 @@ class Chart:
       the whole trace. Points and traces of records that are filtered out are not drawn;
     - `frontier`: whether a line connects the lowest of the drawn points at each x.
 
-    Bars are horizontal. Every trace has a value for each of `labels`, and `records` and `groups` belong to these: only
-    the first bar of each group that is not filtered out is drawn.
+    Bars are horizontal. Every trace has a value for each of `labels`, which may have two lines. `records` and `groups`
+    belong to these: only the first bar of each group that is not filtered out is drawn.
     """
 
     title: str
@@ -160,7 +160,7 @@ def _chart_data(chart: Chart) -> dict[str, Any]:
         "x": chart.x,
         "y": chart.y,
         "shapes": chart.shapes,
-        "labels": [chart_text(one) for one in chart.labels],
+        "labels": [chart_text(*one.split("\n", 1)) for one in chart.labels],
         "records": chart.records,
         "groups": chart.groups,
     }

@@ -58,11 +58,16 @@ function applyFilters() {
   const count = shown.reduce((sum, one) => sum + one, 0);
   const output = document.querySelector("#filters output");
   output.textContent = `${count.toLocaleString("en")} of ${shown.length.toLocaleString("en")}`;
-  document.querySelector("#filters .best").textContent = bestOfShown();
+  document.querySelector("#filters .best").textContent =
+    count ? bestOfShown() : "No result matches: change or reset the filters.";
   for (const chart of charts) chart.filter();
   for (const section of document.querySelectorAll("section")) {
     const figures = Array.from(section.querySelectorAll("figure.chart"));
+    const tables = Array.from(section.querySelectorAll(".table"));
     if (figures.length) section.hidden = figures.every((one) => one.hidden);
+    else if (tables.length && !section.querySelector(":scope > ul, :scope > p")) {
+      section.hidden = tables.every((one) => one.classList.contains("empty"));
+    }
   }
   for (const link of document.querySelectorAll("nav a")) {
     link.parentElement.hidden = document.getElementById(link.hash.slice(1))?.hidden ?? false;
@@ -260,6 +265,27 @@ function swatch(trace) {
   return svg;
 }
 
+// Shortens the lines of labels in the middle, where most of them stay distinct: some systems differ at the start, others
+// at the end. Only narrow charts have two lines for a label.
+function shortenLabels(labels, longest, narrow) {
+  const shorten = (line, share) => {
+    const start = Math.round((longest - 1) * share);
+    const letters = line.match(/&\w+;|./gsu) ?? [];
+    if (letters.length <= longest) return line;
+    return `${letters.slice(0, start).join("")}…${letters.slice(letters.length - (longest - 1 - start)).join("")}`;
+  };
+  let best = { distinct: -1 };
+  for (const share of [0.5, 0.35, 0.65, 0.2, 0.8]) {
+    const texts = labels.map((label) => {
+      const lines = label.split("<br>");
+      return (narrow ? lines : [lines.join(" ")]).map((line) => shorten(line, share)).join("<br>");
+    });
+    const distinct = new Set(texts).size;
+    if (distinct > best.distinct) best = { distinct, texts };
+  }
+  return best.texts;
+}
+
 class Chart {
   constructor(id, spec) {
     this.figure = document.getElementById(id);
@@ -272,7 +298,8 @@ class Chart {
     this.legend = element("div", { className: "legend" });
     this.legend.setAttribute("role", "group");
     this.legend.setAttribute("aria-label", "Series: press to hide or show; with Shift, to show one alone");
-    this.plot.after(this.legend);
+    this.note = element("p", { className: "quiet", hidden: true });
+    this.plot.after(this.legend, this.note);
     this.filter();
   }
 
@@ -327,7 +354,10 @@ class Chart {
       groups.add(this.spec.groups[at]);
       kept.push(at);
     });
-    kept = kept.slice(0, this.spec.most ?? kept.length);
+    const all = kept.length;
+    kept = kept.slice(0, this.spec.most ?? all);
+    this.note.hidden = kept.length === all;
+    this.note.textContent = `The first ${kept.length} of ${all.toLocaleString("en")} bars are shown: filter to see others.`;
     this.labels = kept.map((at) => this.spec.labels[at]);
     if (!kept.length) return [];
     return this.spec.traces.map((trace) => {
@@ -350,10 +380,16 @@ class Chart {
   draw() {
     if (this.figure.hidden || !this.figure.checkVisibility()) return;
     this.stale = false;
-    const width = printing ? Math.min(this.plot.clientWidth, PRINT_WIDTH) : this.plot.clientWidth;
+    const width = printing ? PRINT_WIDTH : this.plot.clientWidth;
+    this.plot.style.minHeight = printing ? "" : `${this.height()}px`;
     const narrow = width < NARROW;
     const traces = this.selected.map((trace, at) => {
       const { series, records, record, frontier, ...drawn } = trace;
+      // Texts inside the thin bars of a printed chart would be too small to read.
+      if (printing && drawn.textposition === "auto") drawn.textposition = "outside";
+      // Beside a short bar of a narrow chart there is room for its first part.
+      if (narrow && drawn.textposition === "auto") drawn.text = drawn.text.map((text) => text.split(" · ")[0]);
+      if (typeof drawn.text === "string") drawn.text = drawn.x.map(() => drawn.text); // %{text} is of a point
       return { ...resolveColours(drawn), showlegend: false, visible: !this.off.has(series), uid: `${at}` };
     });
     const layout = this.layout(width, narrow);
@@ -370,8 +406,11 @@ class Chart {
   }
 
   height() {
-    if (this.spec.kind === "bars") return 76 + 26 * this.labels.length;
-    return this.plot.clientWidth < NARROW ? Math.min(this.spec.height, 340) : this.spec.height;
+    const narrow = !printing && this.plot.clientWidth < NARROW;
+    const lines = narrow && this.labels?.some((label) => label.includes("<br>")) ? 2 : 1;
+    if (this.spec.kind === "bars") return 76 + (printing ? 13 : lines > 1 ? 34 : 26) * this.labels.length;
+    if (printing) return Math.min(this.spec.height, PRINT_HEIGHT);
+    return narrow ? Math.min(this.spec.height, 340) : this.spec.height;
   }
 
   layout(width, narrow) {
@@ -386,14 +425,12 @@ class Chart {
     const y = axis(this.spec.y);
     if (narrow && x.tickvals) x.tickvals = x.tickvals.filter((_, at) => at % 2 === 1);
     if (narrow) x.nticks = 5;
+    // Plotly's range has no room for texts beside the longest bars.
+    const beside = bars ? this.selected.find((trace) => trace.textposition === "auto") : undefined;
+    if (beside) x.range = [0, Math.max(...beside.x) * (beside.text.some((text) => text.length > 12) ? 1.5 : 1.1)];
     if (bars) {
-      const longest = narrow ? 22 : 42;
-      const cut = (label) => {
-        const letters = label.match(/&\w+;|./gsu) ?? [];
-        return letters.length > longest ? `${letters.slice(0, longest - 1).join("")}…` : label;
-      };
       Object.assign(y, {
-        tickvals: this.labels.map((_, place) => place), ticktext: this.labels.map(cut),
+        tickvals: this.labels.map((_, place) => place), ticktext: shortenLabels(this.labels, narrow ? 24 : 42, narrow),
         range: [this.labels.length - 0.4, -0.6], showgrid: false, ticks: "", fixedrange: true, zeroline: false,
       });
     }
@@ -401,7 +438,7 @@ class Chart {
       width, height: this.height(),
       autosize: false, margin: { l: 52, r: 14, t: 26, b: 44 }, barmode: "stack", bargap: 0.25,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: "system-ui, sans-serif", size: narrow ? 11 : 12, color: colour("ink") },
+      font: { family: "system-ui, sans-serif", size: printing ? 10 : narrow ? 11 : 12, color: colour("ink") },
       xaxis: x, yaxis: y, shapes: resolveColours(this.spec.shapes), showlegend: false,
       hovermode: "closest", dragmode: touch.matches ? false : "zoom", uirevision: this.revision,
       hoverlabel: { align: "left", bgcolor: colour("panel"), bordercolor: colour("quiet"), font: { color: colour("ink"), size: 12 } },
@@ -445,6 +482,7 @@ function drawSoon() {
 }
 
 const PRINT_WIDTH = 960; // pixels that fit a landscape page
+const PRINT_HEIGHT = 230; // so that two charts with their captions fit one
 const observer = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {

@@ -5,7 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from podium.core.text import shorten_middle, truncate
+
 MISSING = "–"
+MAX_CELL_CHARACTERS = 100  # of a text that is not long; its middle is left out
+MAX_TOOLTIP_CHARACTERS = 300
 ESSENTIAL, USUAL, DETAIL = 0, 1, 2  # priorities of columns
 PHONE = "screen and (max-width: 42rem)"  # as in style.css
 
@@ -17,7 +21,7 @@ class Cell(NamedTuple):
     sort_key: float | None  # None: sorted last
 
 
-# None and non-finite numbers are shown as the column's `missing`, and sorted last.
+# None and non-finite numbers are shown as MISSING, and sorted last.
 Value = str | int | float | Cell | None
 
 
@@ -28,7 +32,6 @@ class Column:
     title: str
     format: Callable[[float], str] | None = None  # of a number; None: a column of texts
     help: str = ""  # description, shown below the table
-    missing: str = MISSING
     long: bool = False  # whether it has sentences, which need width
     # Where there is no room for all columns: ESSENTIAL ones are shown on a phone too, DETAILS only on request.
     priority: int = USUAL
@@ -42,10 +45,16 @@ class Column:
         if isinstance(value, Cell):
             return value.text
         if isinstance(value, str):
-            return value or self.missing
+            return (value if self.long else shorten_middle(value, MAX_CELL_CHARACTERS)) or MISSING
         if value is None or not math.isfinite(value):
-            return self.missing
+            return MISSING
         return str(value) if self.format is None else self.format(value)
+
+    def tooltip(self, value: Value) -> str:
+        """Return the start of a text that its cell does not show in full; empty for others."""
+        if not isinstance(value, str) or self.text(value) == (value or MISSING):
+            return ""
+        return truncate(value, MAX_TOOLTIP_CHARACTERS)
 
     def sort_key(self, value: Value) -> str | None:
         """Return the sort key of a cell, "" where the value is missing; None if it is sorted by its text.
@@ -59,19 +68,19 @@ class Column:
         return None if key and self.numeric and key == self.text(value).replace(",", "") else key
 
 
-def text(title: str, help: str = "", missing: str = MISSING, long: bool = False, priority: int = USUAL) -> Column:
+def text(title: str, help: str = "", long: bool = False, priority: int = USUAL) -> Column:
     """Return a column of texts."""
-    return Column(title, None, help, missing, long, priority)
+    return Column(title, None, help, long, priority)
 
 
-def number(title: str, digits: int = 0, help: str = "", missing: str = MISSING, priority: int = USUAL) -> Column:
+def number(title: str, digits: int = 0, help: str = "", priority: int = USUAL) -> Column:
     """Return a column of numbers with thousands separators; the unit belongs in the title."""
-    return Column(title, lambda value: f"{value:,.{digits}f}", help, missing=missing, priority=priority)
+    return Column(title, lambda value: f"{value:,.{digits}f}", help, priority=priority)
 
 
-def share(title: str, digits: int = 1, help: str = "", missing: str = MISSING, priority: int = USUAL) -> Column:
+def share(title: str, digits: int = 1, help: str = "", priority: int = USUAL) -> Column:
     """Return a column of shares from 0 to 1, shown in percent."""
-    return Column(title, lambda value: f"{100 * value:.{digits}f} %", help, missing=missing, priority=priority)
+    return Column(title, lambda value: f"{100 * value:.{digits}f} %", help, priority=priority)
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def outcome_parts(sets: Sequence[ReportedSet], runs: Sequence[LabelledRun]) -> I
         yield _sets_table(sets)
     if len(runs) > 1:
         yield _runs_table(runs)
-    failures = [f"{one.label} {one.run.outcome}: {one.run.failure}" for one in runs if one.run.failure]
+    failures = [f"{one.label} {one.run.failure_with_outcome}" for one in runs if one.run.failure]
     notes = [note if len(runs) == 1 else f"{one.label}: {note}" for one in runs for note in one.run.notes]
     restarts = [
         f"{one.label}: restarted after {', '.join(f'{samples:,.0f}' for samples in one.run.restarts)} samples, so that "

@@ -79,6 +79,12 @@ class ReportedRun:
         return self.folder.name
 
     @property
+    def failure_with_outcome(self) -> str:
+        """The outcome and the message of a run that failed; some messages begin with the outcome already."""
+        message = self.failure or ""
+        return message if message.startswith(f"{self.outcome}: ") else f"{self.outcome}: {message}"
+
+    @property
     def seed(self) -> int | None:
         seed = self.settings.get("seed")
         return seed if isinstance(seed, int) else None

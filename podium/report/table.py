@@ -111,7 +111,7 @@ def print_sets(console: Console, sets: Sequence[ReportedSet], notes: Sequence[st
         for run in one.runs:
             if run.failure:
                 name = f"{names[one.path]}, {run.name}" if len(sets) > 1 else f"{one.name}/{run.name}"
-                print_line(console, f"{name} {run.outcome}: {run.failure}", "red")
+                print_line(console, f"{name} {run.failure_with_outcome}", "red")
 
 
 def _sets_table(compared: Sequence[ComparedSet]) -> Table:

@@ -142,7 +142,7 @@ def test_tables_sort_by_mouse(tab: Page, report: Path) -> None:
     tab.set_viewport(1440, 900)
     tab.open(report)
     before = visible_systems(tab)
-    assert before[-1] == "mine" and "timeless" in before
+    assert before[0] == "system-3" and before[-1] == "timeless", "the best score is first"
     for expected in ("ascending", "descending"):
         x, y = tab.evaluate(
             f"(() => {{ {FIRST_TABLE}.scrollIntoView({{behavior: 'instant'}}); "
@@ -192,6 +192,7 @@ def test_filters_act_on_charts_and_tables_alike(tab: Page, report: Path) -> None
     tab.evaluate("document.querySelector('input').value = 'no such system'")
     tab.evaluate("document.querySelector('input').dispatchEvent(new Event('input', {bubbles: true}))")
     assert visible_systems(tab) == [] and tab.evaluate("document.querySelector('section:has(figure)').hidden")
+    assert tab.evaluate("document.querySelector('.best').textContent").startswith("No result matches")
     assert_no_messages(tab, report)
 
 
@@ -251,6 +252,25 @@ def test_points_are_at_their_true_places_with_a_tooltip_and_zoom(tab: Page, repo
     tab.wait(0.5)
     after = tab.evaluate(ranges)
     assert before[0] < after[0] < after[1] < before[1]
+
+
+def test_every_kind_of_chart_has_tooltips_without_messages(tab: Page, report: Path) -> None:
+    tab.set_viewport(1440, 900)
+    tab.open(report)
+    shown = tab.evaluate("""(async () => {
+        const texts = [];
+        for (const plot of document.querySelectorAll('.plot')) {
+            plot.scrollIntoView({behavior: 'instant'});
+            await new Promise((resolve) => setTimeout(resolve, 300));
+            const curveNumber = plot.data.findIndex((trace) => trace.hoverinfo !== 'skip');
+            Plotly.Fx.hover(plot, [{curveNumber, pointNumber: 0}]);
+            texts.push(plot.querySelector('.hoverlayer').textContent);
+        }
+        return texts;
+    })()""")
+    assert len(shown) >= 5 and all(len(text) > 10 for text in shown)
+    assert any("mine (your own)" in text and "samples: " in text for text in shown), "a curve has its result's name"
+    assert_no_messages(tab, report)
 
 
 def test_first_tab_stop_is_the_skip_link(tab: Page, report: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podium.comparison.page.families import Families, family_of, rate_of, size_of
-from podium.comparison.page.labels import format_minutes
+from podium.comparison.page.labels import bar_label, format_minutes
 from podium.comparison.result import Result, mean_if_all_known
 from podium.comparison.table import format_rate
 from podium.html.plotly import (
@@ -26,6 +26,8 @@ from podium.html.plotly import (
 from podium.mllog.benchmarks import Target
 
 OWN_SERIES = "your own"
+CPUS_ONLY = "CPUs only"
+MAX_BARS = 20  # that are drawn at a time
 SIZES = [2**power for power in range(24)]  # ticks of an axis of accelerators
 
 # The index of each result among the records of the page's filters, by its identity.
@@ -49,6 +51,40 @@ def time_chart(families: Families, records: Records) -> Chart:
         summary=f"The fastest is {fastest[0].name} with {format_minutes(fastest[1])} on "
         f"{fastest[0].hardware('unknown accelerators')}.",
         wide=True,
+    )
+
+
+def fastest_chart(families: Families, records: Records) -> Chart:
+    """Return the chart of the fastest results: a bar of minutes to train for each, shortest first."""
+    ranked = sorted(families.results, key=lambda result: (result.ranking_minutes(), result.name))
+    texts = [
+        f"{format_minutes(result.ranking_minutes())} · {result.hardware('unknown accelerators', CPUS_ONLY)}"
+        f"{', open division' * (result.division == 'open')}"
+        for result in ranked
+    ]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [result.ranking_minutes() for result in ranked],
+        "text": texts,
+        "textposition": "auto",
+        "insidetextanchor": "end",
+        "hoverinfo": "text",
+        "marker": {"color": colour(series_colour(0))},
+        "insidetextfont": {"color": colour("ground")},
+    }
+    return Chart(
+        "Fastest results",
+        "Minutes to train, fastest first: the official score, or without one the mean of the runs that succeeded. "
+        "Filter by a number of accelerators to compare systems of one size.",
+        f"The fastest is {ranked[0].name} with {texts[0]}.",
+        [trace],
+        {"title": "minutes to train", "rangemode": "tozero"},
+        {},
+        kind="bars",
+        most=MAX_BARS,
+        labels=[bar_label(result) for result in ranked],
+        records=[records[id(result)] for result in ranked],
     )
 
 
@@ -138,7 +174,7 @@ def best_rates_chart(families: Families, records: Records) -> Chart:
     texts = []
     for rate, result in rates:
         share = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
-        texts.append(f"{f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'}{share}")
+        texts.append(f"{format_rate(rate)}{share}")
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -155,24 +191,23 @@ def best_rates_chart(families: Families, records: Records) -> Chart:
         "Highest throughput of each family",
         "The result with the most samples/s per accelerator of each kind of accelerator, evaluation included, and its "
         "share of the dense bf16 peak if that is known. Your own results have a bar each.",
-        "; ".join(f"{name}: {best[name]}" for name in dict.fromkeys(families_of[:MAX_RATES])) + ".",
+        "; ".join(f"{name}: {best[name]}" for name in dict.fromkeys(families_of[:MAX_BARS])) + ".",
         [trace],
         {"title": "samples/s per accelerator", "rangemode": "tozero"},
         {},
         kind="bars",
-        most=MAX_RATES,
+        most=MAX_BARS,
         labels=families_of,
         groups=families_of,
         records=[records[id(result)] for _, result in rates],
     )
 
 
-MAX_RATES = 20
-
-
 CURVE_POSITIONS = 18
 MAX_SAMPLES = 1e10  # evaluations after more samples are errors of a log, and are not drawn
 MAX_CURVES = 8  # that are drawn at a time
+OUTLIER_MARGIN = 0.5  # of the medians' range, beyond which bands are cut off
+CUT_BANDS = " Bands that reach far beyond all medians are cut off."
 Array = NDArray[np.float64]
 
 
@@ -205,15 +240,30 @@ def curve_targets(results: Sequence[Result]) -> tuple[Target, ...]:
     return tuple(found.values())
 
 
+def _range_without_outliers(values: Sequence[Array], targets: Sequence[float]) -> list[float] | None:
+    """Return the y axis's range where bands of single runs would press the medians together; None if none does.
+
+    `values` are those of each result, [runs, CURVE_POSITIONS].
+    """
+    medians = [*targets, *(float(one) for curves in values for one in np.median(curves, axis=0))]
+    low, high = min(medians), max(medians)
+    margin = OUTLIER_MARGIN * (high - low)
+    lowest, highest = min(float(one.min()) for one in values), max(float(one.max()) for one in values)
+    if margin <= 0 or (lowest >= low - margin and highest <= high + margin):
+        return None
+    edge = margin / 10
+    return [max(lowest, low - margin) - edge, min(highest, high + margin) + edge]
+
+
 def curves_chart(results: Sequence[Result], records: Records) -> Chart:
     """Return the chart of the metric by samples, of results of one benchmark with `metric_curves`."""
     targets = curve_targets(results)
+    curves = [known for result in results if (known := metric_curves(result)) is not None]
+    assert len(curves) == len(results), "only results whose evaluations count samples have a curve"
+    shown = _range_without_outliers([values for _, values in curves], [target.value for target in targets])
     metric = targets[0].metric if targets else "quality"
     traces: list[Trace] = []
-    for number, result in enumerate(results):
-        known = metric_curves(result)
-        assert known is not None, "only results whose evaluations count samples have a curve"
-        positions, values = known
+    for number, (result, (positions, values)) in enumerate(zip(results, curves, strict=True)):
         median, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
         name = f"{result.short_name} ({result.round or OWN_SERIES})"
         common = {"series": name, "record": records[id(result)]}
@@ -240,24 +290,25 @@ def curves_chart(results: Sequence[Result], records: Records) -> Chart:
     return Chart(
         f"{metric[:1].upper()}{metric[1:]} by samples trained on",
         f"The median of each result's runs, and the band from their lowest to their highest.{target_text} Your own "
-        f"results and the fastest of each kind of accelerator, at most {MAX_CURVES} at a time: filter to see others.",
+        f"results and the fastest of each kind of accelerator, at most {MAX_CURVES} at a time: filter to see others."
+        f"{CUT_BANDS if shown is not None else ''}",
         f"Curves of {len(results)} results{f', with the target {targets[0]}' if targets else ''}.",
         traces,
         {"title": "samples", "tickformat": "~s", "rangemode": "tozero"},
-        {"title": metric},
+        {"title": metric} if shown is None else {"title": metric, "range": shown},
         shapes=target_lines([target.value for target in targets]),
         most=MAX_CURVES,
     )
 
 
+PHASE_RUNS = "Means of the runs that succeeded; those with an implausible time are left out."
 PHASES = ("starting", "training", "evaluation", "after the target", "not known separately")
 PHASE_COLOURS = (series_colour(1), series_colour(0), series_colour(2), series_colour(5), "rule")
-MAX_BARS = 20
 
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """Mean phase times of a result's converged runs, in seconds; None is unknown."""
+    """Mean phase times of a result's runs that succeeded in a plausible time, in seconds; None is unknown."""
 
     seconds: float  # from run_start to run_stop
     initialisation: float | None  # before run_start, not part of the measured time
@@ -286,8 +337,8 @@ class PhaseTimes:
 
 
 def phase_times(result: Result) -> PhaseTimes | None:
-    """Return the mean phase times of a result; None if no run converged."""
-    runs = result.converged
+    """Return the mean phase times of a result; None if no run converged in a time that can be right."""
+    runs = result.timed
     if not runs:
         return None
     seconds = mean(run.seconds for run in runs if run.seconds is not None)
@@ -325,7 +376,7 @@ def phase_times_chart(results: Sequence[Result], records: Records) -> Chart:
         )
     return Chart(
         "Shares of a run's time",
-        "Means of the runs that succeeded. Starting is the delay of the first evaluation, compared with the pace of "
+        f"{PHASE_RUNS} Starting is the delay of the first evaluation, compared with the pace of "
         "the rest of the run; it is unknown where that is negative. Most logs do not contain the start and end of "
         "evaluations: then they are not known separately from training. Results of which neither is known have no bar.",
         f"Shares of {len(known)} results; the table of times has them in seconds.",
@@ -334,6 +385,6 @@ def phase_times_chart(results: Sequence[Result], records: Records) -> Chart:
         {},
         kind="bars",
         most=MAX_BARS,
-        labels=[f"{result.short_name} ({result.round or OWN_SERIES})" for result, _ in known],
+        labels=[bar_label(result) for result, _ in known],
         records=[records[id(result)] for result, _ in known],
     )

@@ -20,6 +20,11 @@ def tooltip(result: Result, *more: str) -> str:
     return "\n".join(lines)
 
 
+def bar_label(result: Result) -> str:
+    """Return the two lines of the label of a result's bar; the script joins them where there is room."""
+    return f"{result.round or 'own'} {result.submitter}\n{result.system}"
+
+
 def rate_lines(result: Result) -> list[str]:
     """Return the lines of a tooltip on throughput: samples/s and their share of the peak, where known."""
     rate, lines = rate_of(result), list[str]()

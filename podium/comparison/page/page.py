@@ -1,5 +1,6 @@
 """The HTML page of a comparison: charts and filters first, then the tables."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +11,7 @@ from podium.comparison.page.charts import (
     Records,
     best_rates_chart,
     curves_chart,
+    fastest_chart,
     metric_curves,
     phase_times,
     phase_times_chart,
@@ -43,7 +45,6 @@ from podium.mllog.run import BERT
 
 MAX_CURVES = 16  # results of a benchmark with a curve
 MAX_OWN_RESULTS = 6  # local results with a curve: the last ones of the comparison
-MAX_BARS = 40  # results of a benchmark with a bar of phases
 MAX_CHARTED = 32  # benchmarks with charts, those with the most results; there are 24 in the table of benchmarks
 NOTES = (
     "A score is the mean of a result's runs without the fastest and the slowest, scaled where they needed fewer "
@@ -78,7 +79,7 @@ def comparison_page(comparison: Comparison, costs: Costs | None = None, title: s
         sections.append(Section("Scaling", [scaling_table(scaled, records)]))
     if costs is not None:
         sections.append(Section("Cost", [cost_table(results, costs, records)]))
-    timed = [result for result in results if result.full_size and result.converged]
+    timed = [result for result in results if result.full_size and result.timed]
     if timed:
         sections.append(Section("Where the time goes", [time_table(timed, records)]))
     anomalies: list[Part] = [Points(comparison.notes)] if comparison.notes else []
@@ -155,7 +156,7 @@ def _section_title(benchmark: str) -> str:
 def _benchmark_parts(name: str, results: Sequence[Result], families: Families, records: Records) -> list[Part]:
     """Return the charts and facts of a benchmark that has results with a time."""
     large = [result for result in results if result.full_size]
-    charts = [time_chart(families, records)]
+    charts = [time_chart(families, records), fastest_chart(families, records)]
     if any(rate_of(result) is not None for result in families.results):
         charts += [throughput_chart(families, records), best_rates_chart(families, records)]
     charts += [*convergence_charts(families, records), *phase_times_charts(families, records)]
@@ -183,7 +184,7 @@ def phase_times_charts(families: Families, records: Records) -> list[Chart]:
     others = sorted(families.results, key=lambda result: (result.ranking_minutes(), result.name))
     ordered = {id(result): result for result in [*own[-MAX_OWN_RESULTS:], *fastest_of_each_family(families), *others]}
     known = [one for one in ordered.values() if (spent := phase_times(one)) is not None and spent.has_parts]
-    return [phase_times_chart(known[:MAX_BARS], records)] if known else []
+    return [phase_times_chart(known, records)] if known else []
 
 
 def _summary_line(results: Sequence[Result], benchmarks: Sequence[str]) -> str:
@@ -195,9 +196,16 @@ def _summary_line(results: Sequence[Result], benchmarks: Sequence[str]) -> str:
     return f"Results of MLPerf Training, {what}: {' and '.join(counts) or 'none were found'}."
 
 
+def _best_first(result: Result) -> tuple[str, float, str]:
+    """Return the sort key of tables: the benchmark, and then the score; results without one are last."""
+    score = result.score_minutes_scaled
+    return result.benchmark, math.inf if score is None else score, result.name
+
+
 def _results(results: Sequence[Result], benchmarks: Sequence[str], records: Records) -> list[Part]:
-    large = [result for result in results if result.full_size]
-    others = [result for result in results if not result.full_size]
+    ordered = sorted(results, key=_best_first)
+    large = [result for result in ordered if result.full_size]
+    others = [result for result in ordered if not result.full_size]
     parts: list[Part] = []
     if large:
         name = "All results" if len(benchmarks) > 1 else "BERT-large" if benchmarks[0] == BERT else benchmarks[0]
@@ -211,10 +219,13 @@ def _results(results: Sequence[Result], benchmarks: Sequence[str], records: Reco
 def _benchmark_facts(name: str, large: Sequence[Result]) -> list[tuple[str, str]]:
     """Return the counts and rules of one benchmark."""
     rules = find_benchmark(name)
+    rounds = {result.round for result in large if result.round}
+    # These counts do not follow the filters, which their names must make clear.
+    where = " in all rounds" if len(rounds) > 1 else f" in {rounds.pop()}" if rounds else ""
     facts = [
-        ("Results", f"{len(large):,}"),
-        ("Submitters", f"{len({result.submitter for result in large if not result.own}):,}"),
-        ("Submitted again", f"{sum(result.repeats is not None for result in large):,}"),
+        (f"Results{where}", f"{len(large):,}"),
+        (f"Submitters{where}", f"{len({result.submitter for result in large if not result.own}):,}"),
+        (f"Submitted again{where}", f"{sum(result.repeats is not None for result in large):,}"),
     ]
     if rules is None:
         facts.append(("Target and score", "not known"))

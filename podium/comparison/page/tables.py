@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from podium.comparison.cost import Cost, Costs
-from podium.comparison.page.charts import PhaseTimes, Records, phase_times
+from podium.comparison.page.charts import PHASE_RUNS, PhaseTimes, Records, phase_times
 from podium.comparison.page.families import family_of
 from podium.comparison.result import Result
 from podium.comparison.table import ScalingPoint, format_rate
 from podium.html.table import DETAIL, ESSENTIAL, Cell, Column, Table, Value, number, share, text
 
-UNKNOWN = "unknown"
 Row = TypeVar("Row")
 Columns = Sequence[tuple[Column, Callable[[Row], Value]]]
 
@@ -47,12 +46,15 @@ _SCORE: Columns[Result] = (
         number("Score (min)", 3, "the official score: scaled where the rules scale it", priority=ESSENTIAL),
         lambda result: result.score_minutes_scaled,
     ),
-    (number("Accel.", missing=UNKNOWN, priority=ESSENTIAL), lambda result: result.accelerators),
-    (text("Accelerator", missing=UNKNOWN), lambda result: _accelerator(result)),
+    (number("Accel.", priority=ESSENTIAL), lambda result: result.accelerators),
+    (text("Accelerator"), lambda result: _accelerator(result)),
 )
 _RESULTS: Columns[Result] = (
-    (text("Division", missing=UNKNOWN), lambda result: result.division),
-    (number("Measured (min)", 3, "before it is scaled", priority=DETAIL), lambda result: result.score_minutes),
+    (text("Division"), lambda result: result.division),
+    (
+        number("Measured (min)", 3, "the score before it is scaled", priority=DETAIL),
+        lambda result: result.score_minutes,
+    ),
     (
         share("Spread", help="standard deviation of the runs' times divided by their mean"),
         lambda result: result.spread.relative if result.spread else None,
@@ -72,11 +74,11 @@ _RESULTS: Columns[Result] = (
     ),
     (Column("Samples/s per accel.", format_rate), lambda result: result.samples_per_second_per_accelerator),
     (
-        share("MFU", help="model FLOPs utilization: fraction of the accelerator's peak", missing=UNKNOWN),
+        share("MFU", help="model FLOPs utilization: fraction of the accelerator's peak"),
         lambda result: result.utilization,
     ),
     (
-        share("Evaluation", help="fraction of the runs' time", missing=UNKNOWN, priority=DETAIL),
+        share("Evaluation", help="fraction of the runs' time", priority=DETAIL),
         lambda result: result.evaluation_share,
     ),
     *_OPTIONAL,
@@ -100,17 +102,17 @@ def results_table(title: str, results: Sequence[Result], records: Records, capti
 
 
 def time_table(results: Sequence[Result], records: Records) -> Table:
-    """Return the table of the runs' phases in seconds, a row for each result with a converged run."""
+    """Return the table of the runs' phases in seconds, a row for each result with a plausible time."""
     columns: Columns[PhaseTimes] = (
         (number("Run (s)", 1, priority=ESSENTIAL), lambda spent: spent.seconds),
-        (number("Starting (s)", 1, missing=UNKNOWN, priority=ESSENTIAL), lambda spent: spent.starting),
-        (number("Training (s)", 1, missing=UNKNOWN), lambda spent: spent.training),
-        (number("Evaluation (s)", 1, missing=UNKNOWN), lambda spent: spent.evaluation),
-        (number("After the target (s)", 1, missing=UNKNOWN), lambda spent: spent.closing),
-        (number("Initialisation, before the clock (s)", 1, missing=UNKNOWN), lambda spent: spent.initialisation),
+        (number("Starting (s)", 1, priority=ESSENTIAL), lambda spent: spent.starting),
+        (number("Training (s)", 1), lambda spent: spent.training),
+        (number("Evaluation (s)", 1), lambda spent: spent.evaluation),
+        (number("After the target (s)", 1), lambda spent: spent.closing),
+        (number("Initialisation, before the clock (s)", 1), lambda spent: spent.initialisation),
     )
     rows = [(result, spent) for result in results if (spent := phase_times(result)) is not None]
-    return _named_table("Time of every result", columns, rows, records, "Means of the runs that succeeded.")
+    return _named_table("Time of every result", columns, rows, records, PHASE_RUNS)
 
 
 def scaling_table(scaled: Sequence[Sequence[ScalingPoint]], records: Records) -> Table:
@@ -118,16 +120,23 @@ def scaling_table(scaled: Sequence[Sequence[ScalingPoint]], records: Records) ->
     columns: Columns[ScalingPoint] = (
         (number("Accel.", priority=ESSENTIAL), lambda size: size.result.accelerators),
         (
-            share("Time", help="accelerator-minutes of the smallest size divided by those of this one"),
+            share("Time", help="accelerator-minutes of the smallest size, as measured, divided by those of this one"),
             lambda size: size.time,
         ),
         (
             share("Samples/s per accel.", help="relative to the smallest size", priority=ESSENTIAL),
             lambda size: size.throughput,
         ),
-        (text("Accelerator", missing=UNKNOWN), lambda size: _accelerator(size.result)),
+        (text("Accelerator"), lambda size: _accelerator(size.result)),
         (number("GBS"), lambda size: size.result.global_batch_size),
-        (number("Minutes", 3), lambda size: size.result.minutes),
+        (
+            number("Measured (min)", 3, "before it is scaled; without a score the mean of the runs that succeeded"),
+            lambda size: size.result.minutes,
+        ),
+        (
+            number("Score (min)", 3, "the official score: scaled where the rules scale it"),
+            lambda size: size.result.score_minutes_scaled,
+        ),
     )
     caption = "Submitters with several sizes of one kind of accelerator; values are relative to their smallest size."
     rows = [(size.result, size) for family in scaled for size in family]

@@ -17,6 +17,7 @@ from podium.comparison.table import (
     describe_own_results,
     describe_selection,
     filter_results,
+    format_rate,
     print_comparison,
     rows,
     scaling_families,
@@ -156,10 +157,18 @@ def test_own_results_are_compared_with_hidden_results() -> None:
     assert "2.00× the best" in describe_own_results([own], [timed(10.0), timed(1.0, round=None)])[0]
 
 
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [(0.0, "0"), (0.0123, "0.0123"), (0.65, "0.650"), (1.1, "1.10"), (10, "10.0"), (250, "250"), (12345.6, "12,346")],
+)
+def test_rates_have_three_significant_digits(rate: float, expected: str) -> None:
+    assert format_rate(rate) == expected
+
+
 def test_own_results_are_compared_with_the_nearest_size() -> None:
     text = sentence(timed(2.0, accelerators=64, system="FAR"), timed(10.0, accelerators=16, system="NEAR"))
     assert (
-        "trains 250.0 samples/s per accelerator, 1.00× as many as the nearest published size, 16 (v2.0 ORG NEAR" in text
+        "trains 250 samples/s per accelerator, 1.00× as many as the nearest published size, 16 (v2.0 ORG NEAR" in text
     )
 
 

@@ -93,7 +93,9 @@ def test_hostile_text_is_escaped() -> None:
     harmless, hostile = Parsed(named([f"name {number}" for number in range(len(HOSTILE))])), Parsed(html)
     assert_only_page_content(hostile)
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in harmless.elements]
-    assert [set(attributes) for _, attributes in hostile.elements] == [set(a) for _, a in harmless.elements]
+    # Cells of long names have their start as a title.
+    found, expected = ([set(attributes) - {"title"} for _, attributes in one.elements] for one in (hostile, harmless))
+    assert found == expected
     assert not re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", html)
     assert len(html) < 1_600_000, "long names are cut"
 

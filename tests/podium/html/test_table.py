@@ -2,7 +2,7 @@
 
 import pytest
 
-from podium.html.table import MISSING, Cell, Value, number, share, text
+from podium.html.table import MAX_CELL_CHARACTERS, MAX_TOOLTIP_CHARACTERS, MISSING, Cell, Value, number, share, text
 
 
 @pytest.mark.parametrize(
@@ -28,17 +28,25 @@ def test_number_column(value: Value, expected: str, key: str | None) -> None:
 
 
 def test_shares_are_shown_in_percent_and_sorted_by_value() -> None:
-    column = share("MFU", missing="unknown")
+    column = share("MFU")
     assert (column.text(0.12345), column.sort_key(0.12345)) == ("12.3 %", "0.12345")
-    assert (column.text(None), column.sort_key(None)) == ("unknown", "")
+    assert (column.text(None), column.sort_key(None)) == (MISSING, "")
 
 
 def test_texts_are_sorted_by_their_text() -> None:
-    column = text("Submitter", missing="unknown")
+    column = text("Submitter")
     assert (column.text("ASUSTeK"), column.sort_key("ASUSTeK")) == ("ASUSTeK", None)
-    assert (column.text(""), column.sort_key("")) == ("unknown", "")
-    assert (column.text(None), column.sort_key(None)) == ("unknown", "")
+    assert (column.text(""), column.sort_key("")) == (MISSING, "")
+    assert (column.text(None), column.sort_key(None)) == (MISSING, "")
     assert not column.numeric
+
+
+def test_long_texts_are_shortened_with_their_start_as_tooltip() -> None:
+    name, plain, sentences = f"{'a' * 5000}{'z' * 5000}", text("System"), text("Anomaly", long=True)
+    assert plain.text(name).startswith("aaa") and plain.text(name).endswith("zzz")
+    assert len(plain.text(name)) == MAX_CELL_CHARACTERS and len(plain.tooltip(name)) == MAX_TOOLTIP_CHARACTERS
+    assert sentences.text(name) == name and sentences.tooltip(name) == ""
+    assert plain.tooltip("ASUSTeK") == plain.tooltip("") == plain.tooltip(None) == ""
 
 
 def test_sort_keys_distinguish_close_numbers() -> None:

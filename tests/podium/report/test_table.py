@@ -53,6 +53,12 @@ def test_many_runs_have_a_line_each(make_run: MakeRun) -> None:
     assert found["time"] == ["44.50 ± 3.03 s"] and found["MLPerf score"] == ["44.50 s"]
 
 
+def test_an_outcome_in_the_message_is_not_repeated(make_run: MakeRun) -> None:
+    failure = {"exit_code": 130, "message": "interrupted: stopped before the end", "stopped": "interrupted"}
+    text = printed(make_run(failure__json=json.dumps(failure)), width=200)
+    assert "run_0 interrupted: stopped before the end" in text and text.count("interrupted: ") == 1
+
+
 def test_notes_and_failures_are_printed(make_run: MakeRun) -> None:
     failure = json.dumps({"exit_code": 1, "message": "a rank died"})
     text = printed(make_run(failure__json=failure, settings=None), notes=["older sets are left out"], width=200)

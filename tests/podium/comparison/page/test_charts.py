@@ -13,6 +13,7 @@ from podium.comparison.page.charts import (
     PhaseTimes,
     best_rates_chart,
     curves_chart,
+    fastest_chart,
     metric_curves,
     phase_times,
     phase_times_chart,
@@ -109,13 +110,22 @@ def test_bars_of_rates_are_ordered_and_grouped_by_family() -> None:
     assert "X: " in chart.summary
 
 
+def test_bars_of_the_fastest_are_ordered_by_the_official_score() -> None:
+    results = (sized(8, 1200), sized(64, 600, scaling_factor=1.5), sized(8, 600, division="open"), make_result([]))
+    chart = fastest_chart(group_by_family(results), numbered(results))
+    assert list(chart.records) == [2, 1, 0] and chart.labels[1] == "v2.0 ORG\n64-600"
+    (trace,) = chart.traces
+    assert trace["x"] == pytest.approx([10, 15, 20])
+    assert trace["text"][:2] == ["10.000 min · 8×NVIDIA A100 SXM, open division", "15.000 min · 64×NVIDIA A100 SXM"]
+
+
 def test_tooltips_of_results() -> None:
     text = tooltip(sized(8, 60, scaling_factor=1.1, repeats="v1.1 ORG SYS"))
     assert text.split("\n") == [
         "ORG 8-60 (v2.0, closed)",
         "8×NVIDIA A100 SXM",
         "1.100 min (measured 1.000 min, scaled)",
-        "5,000.0 samples/s per accelerator",
+        "5,000 samples/s per accelerator",
         f"{100 * 5000 * 497.5e9 / 312e12:.1f} % of the peak",
         "2,400,000 samples to the target",
         "batch size 448",
@@ -192,6 +202,15 @@ def test_implausible_evaluations_are_left_out(wrong: tuple[float, float]) -> Non
     assert known[1].min() == 0.5 and known[1].max() == 0.7
 
 
+def test_a_band_of_a_single_run_does_not_press_the_medians_together() -> None:
+    runs = [run((1e6, 0.7 + n / 1000), (2e6, 0.73)) for n in range(9)]
+    plain, outlier = make_result(runs), make_result([*runs, run((1e6, 0.1), (2e6, 0.73))])
+    assert "range" not in curves_chart([plain], {id(plain): 0}).y
+    chart = curves_chart([outlier], {id(outlier): 0})
+    low, high = chart.y["range"]
+    assert 0.6 < low < 0.7 and 0.73 < high < 0.8 and "cut off" in chart.caption
+
+
 def test_phases_add_up_to_the_run() -> None:
     spent = PhaseTimes(100.0, 50.0, 10.0, 20.0, 1.0)
     assert dict(zip(PHASES, spent.parts, strict=True)) == {
@@ -240,6 +259,12 @@ def test_phase_times_are_means_of_the_converged_runs() -> None:
     unknown = phase_times(make_result([runs[0], make_run(2000.0)]))
     assert unknown is not None and unknown.evaluation is None and unknown.training is None
     assert phase_times(make_result([runs[2]])) is None
+
+
+def test_a_run_with_a_wrong_clock_is_in_no_phase() -> None:
+    runs = [make_run(1000.0, evaluating_seconds=100.0)] * 9
+    spent = phase_times(make_result([*runs, make_run(1e6, evaluating_seconds=100.0)]))
+    assert spent is not None and (spent.seconds, spent.evaluation) == (1000.0, 100.0)
 
 
 def test_bars_of_phases_are_shares_of_what_is_known() -> None:

@@ -18,6 +18,7 @@ BERT = "BERT-large pretraining (bert)"
 SECTIONS = [BERT, "Results", "Where the time goes", "Anomalies"]
 CHARTS = [  # of results without known phases
     "Time to train by number of accelerators",
+    "Fastest results",
     "Throughput of an accelerator by number of accelerators",
     "Highest throughput of each family",
     "Masked-LM accuracy by samples trained on",
@@ -64,15 +65,15 @@ def test_every_result_is_in_the_table() -> None:
     )
     assert headings(html) == SECTIONS
     measured = make_result().score_minutes or 0
-    assert cells(html, "System") == ["SYS", "OTHER"]
-    assert cells(html, "Round") == ["v2.0", "v2.1"]
-    assert cells(html, "Score (min)") == [f"{1.5 * measured:,.3f}", f"{measured:,.3f}"]
+    assert cells(html, "System") == ["OTHER", "SYS"]
+    assert cells(html, "Round") == ["v2.1", "v2.0"]
+    assert cells(html, "Score (min)") == [f"{measured:,.3f}", f"{1.5 * measured:,.3f}"]
     assert cells(html, "Measured (min)") == [f"{measured:,.3f}"] * 2
-    assert cells(html, "Accel.") == ["8", "0"]
-    assert cells(html, "Accelerator") == ["NVIDIA A100 SXM, 80 GB", "none"]
-    assert cells(html, "MFU") == [f"{100 * (make_result().utilization or 0):.1f} %", "unknown"]
+    assert cells(html, "Accel.") == ["0", "8"]
+    assert cells(html, "Accelerator") == ["none", "NVIDIA A100 SXM, 80 GB"]
+    assert cells(html, "MFU") == ["–", f"{100 * (make_result().utilization or 0):.1f} %"]
     assert cells(html, "Cause") == ["samples"] * 2
-    assert cells(html, "Same runs as") == ["–", "v2.0 ORG SYS"]
+    assert cells(html, "Same runs as") == ["v2.0 ORG SYS", "–"]
     assert "<li>a note</li>" in html
 
 
@@ -149,7 +150,7 @@ def test_own_results_are_marked_and_in_every_chart() -> None:
     mine = make_result(system="mine", round=None)
     html = page_of(compare(make_result(), mine))
     rows = [one.get("class") for one in Parsed(html).all("tr")]
-    assert rows[:3] == [None, None, "marked"]
+    assert rows[:3] == [None, "marked", None]
     charts = charts_of(html)
     assert list(charts) == CHARTS
     assert all(records_of(chart) == {0, 1} for chart in charts.values())
@@ -179,9 +180,17 @@ def test_rows_of_every_table_have_their_record() -> None:
         [one.get("data-r") for one in Parsed(part).all("tr")][1:]
         for part in re.findall(r"<table.*?</table>", html, re.S)
     ]
-    assert rows == [["0", "1"], ["0", "1"], ["0", "1"], ["1", "1"], ["1"]]
+    assert rows == [["1", "0"], ["0", "1"], ["0", "1"], ["1", "1"], ["1"]]
     titles = Parsed(html).texts_in("h3")[-2:]
     assert titles == ["Anomalies that may affect a figure", "Cosmetic anomalies, which affect no figure"]
+
+
+def test_results_are_in_the_order_of_their_score() -> None:
+    def timed(seconds: float, system: str) -> Result:
+        return make_result([make_run(seconds)] * 10, system=system)
+
+    html = page_of(compare(timed(900, "slow"), make_result([], system="timeless"), timed(300, "fast")))
+    assert cells(html, "System") == ["fast", "slow", "timeless"]
 
 
 def test_results_without_size_or_time_are_counted() -> None:
@@ -222,8 +231,8 @@ def test_a_page_of_several_benchmarks_has_a_section_for_each() -> None:
     sections = ["chess_2030", "Llama 3.1 8B pretraining (llama31_8b)", "BERT-large pretraining (bert)"]
     found = headings(html)
     assert set(found[:3]) == set(sections) and found[3:] == SECTIONS[1:]
-    assert cells(html, "Benchmark") == ["llama31_8b", "llama31_8b", "bert", "chess_2030"]
-    assert cells(html, "Score (min)")[3] == "–", "the rules of chess_2030 are not known"
+    assert cells(html, "Benchmark") == ["bert", "chess_2030", "llama31_8b", "llama31_8b"]
+    assert cells(html, "Score (min)")[1] == "–", "the rules of chess_2030 are not known"
     drawn = [records_of(chart) for chart in data_of(html)["charts"].values()]
     assert all(one <= {0, 1} or one == {2} or one == {3} for one in drawn), "a chart is of one benchmark"
     benchmark = data_of(html)["filters"]["facets"][0]
@@ -249,8 +258,8 @@ def test_columns_without_values_are_left_out() -> None:
     html = page_of(
         compare(make_result(rcp="Pass", scaling_factor=1.0333, energy_joules=1.25e8), make_result(system="OTHER"))
     )
-    assert cells(html, "RCP") == ["Pass", "–"] and cells(html, "Scaling factor") == ["1.0333", "–"]
-    assert cells(html, "Energy (MJ)") == ["125.0", "–"]
+    assert cells(html, "RCP") == ["–", "Pass"] and cells(html, "Scaling factor") == ["–", "1.0333"]
+    assert cells(html, "Energy (MJ)") == ["–", "125.0"]
 
 
 def test_hostile_names_are_escaped() -> None:
