@@ -20,7 +20,7 @@ from typing import NoReturn
 from podium.config.load import SYSTEMS, system_path
 from podium.config.schema import RunConfig
 from podium.core.console import print_command, print_message, verbosity
-from podium.core.errors import EXIT_CODES, Interrupted, UsageError, WorkError
+from podium.core.errors import EXIT_CODES, Interrupted, UsageError, WorkError, raise_if_stopped
 from podium.core.files import make_folder
 from podium.core.paths import INSTALLED, SHIPPED_FOLDER, WORKING_FOLDER
 from podium.launch.mounts import IMAGE_FILES, SHARED, container_errors, mount_options, unmounted_paths_warning
@@ -209,6 +209,7 @@ def exec_launcher(config: RunConfig, argv: Sequence[str]) -> NoReturn:
         make_folder(WORKING_FOLDER / name)
     os.chdir(WORKING_FOLDER)
     print_command(argv)
+    raise_if_stopped()
     if config.launch.launcher == "slurm":
         sys.exit(submit_and_wait(config.system, argv))
     os.execvp(argv[0], list(argv))  # noqa: S606 — no shell parses it

@@ -12,7 +12,7 @@ from podium.config.load import LoadedSystem, load_system, resolve_system, system
 from podium.config.run_data import RunData
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, UsageError, attempt
+from podium.core.errors import Interrupted, PodiumError, UsageError, attempt, clear_stop_signal
 from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
@@ -259,6 +259,7 @@ def launch_and_collect(
         if more:
             result = _collect_unchanged(run, nodes, progress).result
             raise Interrupted(f"interrupted just after the end of a run; its result is {result}") from None
+        clear_stop_signal()
     finished = _collect_unchanged(run, nodes, progress)
     if shortfall := finished.shortfall(run.config):
         nodes.fail(shortfall, exit_code=1)
