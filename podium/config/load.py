@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from podium.config.errors import Location, Origins, Source, format_validation_error, key_path
-from podium.config.hyperparameters import choose_hyperparameters
+from podium.config.hyperparameters import choose_hyperparameters, names_of_sets, other_batch_size_warning
 from podium.config.run_folder import RunFolder
 from podium.config.schema import (
     CONTAINER_RUNTIMES,
@@ -181,15 +181,16 @@ def _merge_layers(file: SystemFile, recipe: str | None, overrides: Mapping[str, 
         others["reproduces"] = file.document["reproduces"]
     origins.merge(values, others, of_launch)
     origins.merge(values, overrides, ON_COMMAND_LINE)
-    values["hyperparameters"] = chosen.name if chosen else None
-    if chosen is not None and origins.source(("hyperparameters",)) is None:
+    if chosen is not None and chosen.name not in names_of_sets(values):
         origins.record(("hyperparameters",), Source("the set published for this optimizer and batch size", file.shown))
+    values["hyperparameters"] = chosen.name if chosen else None
     if recipe:
         origins.record(("recipe",), Source("command line", "--recipe"))
     values["recipe"] = recipe_name
     values["system"] = file.path.stem
     origins.record(("system",), Source("name of the file", file.shown))
-    return Layers(values, origins, recipe_keys, notes)
+    warning = other_batch_size_warning(chosen, own, overrides)
+    return Layers(values, origins, recipe_keys, (*notes, *([warning] if warning else [])))
 
 
 def _launch_of_chosen_launcher(

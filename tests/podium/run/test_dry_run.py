@@ -43,7 +43,7 @@ def test_every_recipe_and_launcher_has_a_command(system: str) -> None:
     for recipe in RECIPES:
         for launcher, settings in LAUNCHERS.items():
             options = [*settings, *(ONLY_SLURM if settings[0] != "launch.launcher=slurm" else ())]
-            if launcher == "torchrun":
+            if launcher in ("torchrun", "docker"):
                 options.append("launch.rendezvous=127.0.0.1:29500")
             try:
                 planned = dry_run(RunRequest(system, options, recipe))
