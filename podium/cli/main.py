@@ -154,8 +154,8 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the commands that would be run, for a shell, without starting them. With --json: an object "
-            "with argv, environment, settings and files.",
+            help="Print the commands that would be run, as in a shell, and what would fail here, without starting "
+            "them. With --json: an object with argv, environment, settings and files.",
         ),
     ] = False,
     node_rank: NodeRank = 0,

@@ -195,15 +195,20 @@ def validate_mounts(config: RunConfig, system: str) -> None:
         print_message(f"warning: {warning}")
 
 
+def require_launcher(config: RunConfig, argv: Sequence[str]) -> None:
+    """Raise UsageError if the program that starts the launcher's command is not installed."""
+    if shutil.which(argv[0]) is None:
+        raise UsageError(
+            f"launch.launcher is {config.launch.launcher}, but {argv[0]} is not installed here; install it"
+        )
+
+
 def exec_launcher(config: RunConfig, argv: Sequence[str]) -> NoReturn:
     """Replace this process by Docker's, or submit the Slurm job and exit with its code.
 
     Raises UsageError if the launcher's program is not installed.
     """
-    if shutil.which(argv[0]) is None:
-        raise UsageError(
-            f"launch.launcher is {config.launch.launcher}, but {argv[0]} is not installed here; install it"
-        )
+    require_launcher(config, argv)
     # Docker would create a missing source folder of a mount as root.
     for name in (*SHARED, f"runs/{config.system}"):
         make_folder(WORKING_FOLDER / name)

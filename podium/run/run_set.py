@@ -171,7 +171,8 @@ def run_set(
                 yield finished
         except (PodiumError, Interrupted):
             progress.note(
-                f"The set is incomplete: its logs are in {folder}, and {results_folder(config.system)} is unchanged"
+                f"The set is incomplete, it ended in run {len(shortfalls) + 1} of {runs}: its logs are in {folder}, "
+                f"and {results_folder(config.system)} is unchanged"
             )
             raise
         if reason := unpublished_reason(folder, shortfalls):
