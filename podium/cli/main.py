@@ -38,12 +38,21 @@ from podium.core.console import (
     verbosity,
     waiting,
 )
-from podium.core.errors import Interrupted, PodiumError, UsageError, clear_stop_signal, record_stop_signal
+from podium.core.errors import (
+    Interrupted,
+    PodiumError,
+    UsageError,
+    clear_stop_signal,
+    interruption_is_lost,
+    raise_interrupted,
+    record_stop_signal,
+)
 from podium.core.finding import has_errors
 from podium.core.paths import require_podium_packages
 from podium.core.processes import discard_closed_terminal_output, stop_signals
 from podium.core.text import truncate
 
+REPEAT_SECONDS = 0.05  # between two checks that an interruption has not been lost
 MAX_PATH_LENGTH = 200  # characters of a path in an error message; longer ones are cut
 
 # The order of commands in `podium --help`, by panel; as in the table of README.md.
@@ -145,8 +154,8 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the commands that would be run, for a shell, without starting them. With --json: an object "
-            "with argv, environment, settings and files.",
+            help="Print the commands that would be run, as in a shell, and what would fail here, without starting "
+            "them. With --json: an object with argv, environment, settings and files.",
         ),
     ] = False,
     node_rank: NodeRank = 0,
@@ -520,10 +529,11 @@ def tune(
 
 def main() -> None:
     """Run the command of sys.argv; print an error or an interruption as one line and exit with its exit code."""
-    for number in (*stop_signals(), signal.SIGALRM):
-        signal.signal(number, _interrupt)
     clear_stop_signal()
-    hook, sys.unraisablehook = sys.unraisablehook, _repeat_lost_interrupt
+    for number in stop_signals():
+        signal.signal(number, _interrupt)
+    signal.signal(signal.SIGALRM, _repeat_lost_interrupt)
+    hook, sys.unraisablehook = sys.unraisablehook, _print_unraisable
     try:
         try:
             require_podium_packages()
@@ -559,6 +569,7 @@ def main() -> None:
             print_message(f"the output cannot be written ({error.strerror})")
         sys.exit(1)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         sys.unraisablehook = hook
 
 
@@ -573,17 +584,24 @@ def _require_utf8(arguments: Sequence[str]) -> None:
 
 
 def _interrupt(number: int, _: object) -> None:
-    if number != signal.SIGALRM:  # with which `_repeat_lost_interrupt` repeats the signal that is recorded
-        record_stop_signal(number)
+    record_stop_signal(number)
     if number == signal.SIGHUP:
         discard_closed_terminal_output()
-    raise Interrupted("interrupted")
+    signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
+    raise_interrupted()
 
 
-def _repeat_lost_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Interrupt again, by SIGALRM, if Interrupted was raised where it cannot propagate, as in a callback of numba."""
-    if isinstance(unraisable.exc_value, Interrupted):
-        # Not raised here: in this hook it would be lost as well. The alarm comes when the callback has returned.
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-    else:
+def _repeat_lost_interrupt(_: int, __: object) -> None:
+    """Interrupt again if Interrupted was discarded, as by a library that ignores whatever an optional import raises.
+
+    While it propagates, and Podium ends processes and closes logs, it is only checked again.
+    """
+    signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
+    if interruption_is_lost():
+        raise_interrupted()
+
+
+def _print_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Print an exception that cannot propagate, such as one in a callback of numba; Interrupted is repeated instead."""
+    if not isinstance(unraisable.exc_value, Interrupted):
         sys.__unraisablehook__(unraisable)

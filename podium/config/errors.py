@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from podium.config.json_schema import allowed_values
+from podium.config.json_schema import SECTIONS, allowed_values
 from podium.core.text import did_you_mean, short_repr
 
 Location = tuple[str, ...]
@@ -75,11 +75,15 @@ class Origins:
                 return self._sources[location[:end]].locate(location)
         return self.locate_in_file(location)
 
+    def holds(self, key: str) -> bool:
+        """Whether a key without a section is in the file's section `shown_under`; True if there are no sections."""
+        return not self._shown_under or key not in SECTIONS
+
     def locate_in_file(self, location: Location) -> str:
         """Return the place of a key in the file."""
         if not location:
             return str(self._file)
-        section = "" if location[0] in ("description", "launch", "reproduces") else self._shown_under
+        section = "" if location[0] in SECTIONS else self._shown_under
         return f"{self._file}: {'.'.join(filter(None, (section, *location)))}"
 
 
@@ -106,7 +110,11 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
     match detail["type"]:
         case "extra_forbidden":
             keys = _sibling_keys(location, model)
-            return f"{place}: there is no such key{did_you_mean(location[-1], keys)}; allowed are {', '.join(keys)}"
+            if place == origins.locate_in_file(location):  # where the sections are beside `bert`, not in it
+                keys = [key for key in keys if len(location) > 1 or origins.holds(key)]
+            elsewhere = _keys_of_sections(location[-1], model) if len(location) == 1 else []
+            hint = f" (did you mean {' or '.join(elsewhere)}?)" if elsewhere else did_you_mean(location[-1], keys)
+            return f"{place}: there is no such key{hint}; allowed are {', '.join(keys)}"
         case "missing":
             return f"{place}: is missing; add it" + (f" (allowed: {allowed})" if allowed else "")
         case "model_type" | "model_attributes_type":
@@ -121,7 +129,8 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
         case "value_error":
             return f"{place}: {limits['error']}"
         case "int_parsing" | "int_from_float" | "int_type" | "int_parsing_size":
-            return f"{place}: {found}; allowed: a whole number"
+            kind = allowed if allowed and allowed.startswith("whole number") else "whole number"
+            return f"{place}: {found}; allowed: a {kind}{_as_digits(detail['input'])}"
         case "float_parsing" | "float_type":
             return f"{place}: {found}; allowed: a number"
         case "string_type" | "string_unicode" | "tuple_type" | "list_type" | "path_type" | "dict_type" | "bool_type":
@@ -184,6 +193,23 @@ def _sibling_keys(location: Location, model: type[BaseModel]) -> list[str]:
         current = _submodel(current, key) or current
     internal = {"system"} if current is model else set()
     return [name for name in _field_names(current) if name not in internal]
+
+
+def _keys_of_sections(name: str, model: type[BaseModel]) -> list[str]:
+    """The dotted keys of this name in the sections of a model, such as `launch.nodes`."""
+    sections = {section: _submodel(model, section) for section in model.model_fields}
+    return [f"{section}.{name}" for section, below in sections.items() if below and name in _field_names(below)]
+
+
+def _as_digits(found: Any) -> str:
+    """How to write a whole number that was written as 4.6e6 or 4,600,000; "" for other values."""
+    if not isinstance(found, str):
+        return ""
+    try:
+        number = float(found.replace(",", ""))
+    except ValueError:
+        return ""
+    return f"; write {number:.0f}" if number.is_integer() and abs(number) < 2**53 else ""
 
 
 def _submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:

@@ -28,7 +28,8 @@ def choose_hyperparameters(
     `layers` are the keys of the recipe, the system's `bert:` section and the command line, later ones overriding
     earlier ones; `system` is the path of the system's file in messages. `system_algorithm` is the optimizer that values
     in the system's file are for. A set that the system names for this run's optimizer is used at every batch size (of
-    several, the one for this batch size); other sets only near a batch size that they were trained with.
+    several, the one for this batch size); other sets only near a batch size that they were trained with. `null` on the
+    command line stands for no name.
 
     Raises UsageError if there is no set, or if values or a named set are for another optimizer.
     """
@@ -48,7 +49,7 @@ def choose_hyperparameters(
             f"{system_algorithm} into another system file"
         )
     source = "--set " if "hyperparameters" in given else f"{system}: bert."
-    named = [_find_set(name, source) for name in _as_names(_lookup("hyperparameters", layers[1:]))]
+    named = [_find_set(name, source) for name in names_of_sets(given if "hyperparameters" in given else own)]
     is_size = isinstance(size, str) and size in SIZES  # other values are refused by the schema, later
     matching = [one for one in named if one.algorithm == algorithm and (one.size == size or not is_size)]
     if matching:
@@ -68,6 +69,7 @@ def choose_hyperparameters(
     }  # others too are refused later
     if found is None and missing and is_size and isinstance(batch, int) and is_algorithm:
         options = [key for key in ("size", "global_batch_size", "optimizer.algorithm") if _lookup(key, [given])]
+        options += ["hyperparameters=null"] if "hyperparameters" in given and not named else []
         place = ", ".join(f"--set {key}" for key in options) or f"{system}: bert.global_batch_size"
         raise UsageError(
             f"{place}: recipe {recipe} trains size {size} with {algorithm}, and for global_batch_size {batch} no set "
@@ -110,10 +112,33 @@ def _number_keys(layer: Mapping[str, Any]) -> list[str]:
     return [key for key in optimizer if key not in NON_NUMERIC_KEYS] if isinstance(optimizer, Mapping) else []
 
 
-def _as_names(value: Any) -> list[str]:
+def names_of_sets(keys: Mapping[str, Any]) -> list[str]:
+    """The names of sets in the key `hyperparameters`, which is a name, a list of names, or null."""
+    value = keys.get("hyperparameters")
     if value is None:
         return []
     return [str(name) for name in value] if isinstance(value, list | tuple) else [str(value)]
+
+
+def other_batch_size_warning(
+    chosen: HyperparameterSet | None, own: Mapping[str, Any], given: Mapping[str, Any]
+) -> str | None:
+    """Return a warning if a set that the system names is used at a batch size that the command line changed."""
+    batch = given.get("global_batch_size")
+    if chosen is None or "hyperparameters" in given or chosen.name not in names_of_sets(own):
+        return None
+    if not isinstance(batch, int) or chosen.fits(chosen.size, chosen.algorithm, batch):
+        return None
+    other = next(
+        (one for one in hyperparameter_sets().values() if one.fits(chosen.size, chosen.algorithm, batch)), None
+    )
+    choice = (
+        "no set is known for that" if other is None else f"--set hyperparameters=null chooses {other.name} for that"
+    )
+    return (
+        f"hyperparameters {chosen.name} {'are' if chosen.source.startswith('Podium') else 'were published'} for "
+        f"{' and '.join(f'{used:,}' for used in chosen.used_at)} samples a step, and are used at {batch:,}; {choice}"
+    )
 
 
 def _find_set(name: str, source: str) -> HyperparameterSet:

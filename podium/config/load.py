@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from podium.config.errors import Location, Origins, Source, format_validation_error, key_path
-from podium.config.hyperparameters import choose_hyperparameters
+from podium.config.hyperparameters import choose_hyperparameters, names_of_sets, other_batch_size_warning
 from podium.config.run_folder import RunFolder
 from podium.config.schema import (
     CONTAINER_RUNTIMES,
@@ -148,6 +148,8 @@ def _merge_layers(file: SystemFile, recipe: str | None, overrides: Mapping[str, 
         (f"{COMMAND_LINE} ", overrides, ("system",)),
     ):
         for key in reserved:
+            if key in given and key in SECTIONS:
+                raise UsageError(f"{source}{key}: there is no such key; {key} belongs at the top level, beside bert")
             if key in given:
                 raise UsageError(
                     f"{source}{key}: there is no such key; see the shipped systems for the layout of the sections"
@@ -161,6 +163,11 @@ def _merge_layers(file: SystemFile, recipe: str | None, overrides: Mapping[str, 
     named_by = (
         "--recipe" if recipe else f"{COMMAND_LINE} recipe" if "recipe" in overrides else f"{file.shown}: bert.recipe"
     )
+    if not isinstance(recipe_name, str):
+        found = "a list" if isinstance(recipe_name, list) else short_repr(recipe_name)
+        raise UsageError(
+            f"{named_by}: found {found}; one name is allowed, of {', '.join(_recipe_names(implementation))}"
+        )
     recipe_keys = read_configuration(_recipe_path(implementation, str(recipe_name), file.shown, named_by))
     system_algorithm = _algorithm(own) or _algorithm(_system_recipe_keys(implementation, own, file.shown))
     if recipe_name != own.get("recipe") and isinstance(own.get("optimizer"), dict):  # the recipe chooses the algorithm
@@ -181,15 +188,16 @@ def _merge_layers(file: SystemFile, recipe: str | None, overrides: Mapping[str, 
         others["reproduces"] = file.document["reproduces"]
     origins.merge(values, others, of_launch)
     origins.merge(values, overrides, ON_COMMAND_LINE)
-    values["hyperparameters"] = chosen.name if chosen else None
-    if chosen is not None and origins.source(("hyperparameters",)) is None:
+    if chosen is not None and chosen.name not in names_of_sets(values):
         origins.record(("hyperparameters",), Source("the set published for this optimizer and batch size", file.shown))
+    values["hyperparameters"] = chosen.name if chosen else None
     if recipe:
         origins.record(("recipe",), Source("command line", "--recipe"))
     values["recipe"] = recipe_name
     values["system"] = file.path.stem
     origins.record(("system",), Source("name of the file", file.shown))
-    return Layers(values, origins, recipe_keys, notes)
+    warning = other_batch_size_warning(chosen, own, overrides)
+    return Layers(values, origins, recipe_keys, (*notes, *([warning] if warning else [])))
 
 
 def _launch_of_chosen_launcher(
@@ -234,7 +242,7 @@ def _launch_of_chosen_launcher(
         )
     note = (
         f"{COMMAND_LINE} launch.launcher={chosen} has no use for {', '.join(left_out)} of {file.shown}, left out "
-        "for this run"
+        "for this run" + (f"; the container is that of {COMMAND_LINE}" if isinstance(own_container, Mapping) else "")
     )
     return kept, (note,) if left_out else ()
 
@@ -353,6 +361,9 @@ def system_path(system: str) -> Path:
     """Path of a system's file, for a name in systems/ or a path. Raises UsageError if there is none."""
     given = Path(system)
     if given.suffix in (".yaml", ".yml"):
+        if given.exists() and not given.is_file():
+            kind = "a folder" if given.is_dir() else "not a regular file"
+            raise UsageError(f"{given}: is {kind}; give the path of a system's YAML file")
         if not given.is_file():
             raise UsageError(f"{given}: there is no such system file; the systems are {', '.join(system_names())}")
         if not re.fullmatch(SYSTEM_NAME, given.stem):

@@ -880,16 +880,16 @@ class RunConfig(Settings):
             if len(given) != (0 if last else 1):
                 found = " and ".join(f"{key} {value}" for key, value in given.items()) or "neither samples nor share"
                 raise ValueError(
-                    f"phases.{number} has {found}; allowed is one of samples and share in every phase but the last, "
-                    "which lasts to the end of the run and has neither"
+                    f"bert.phases.{number} has {found}; allowed is one of samples and share in every phase but the "
+                    "last, which lasts to the end of the run and has neither"
                 )
             short = phase.max_sequence_length not in (None, SEQUENCE_LENGTH)
             if self.data.store and phase.store is None and short and self.division != "closed":  # which has no phases
                 raise ValueError(
-                    f"phases.{number}.store is missing: with data.store a phase of {phase.max_sequence_length} tokens "
-                    "needs prepared shards of that length; make them with `podium data prepare --max-sequence-length "
-                    f"{phase.max_sequence_length}` and name their folder, or leave max_sequence_length out where "
-                    "data.store has that length"
+                    f"bert.phases.{number}.store is missing: with data.store a phase of {phase.max_sequence_length} "
+                    "tokens needs prepared shards of that length; make them with `podium data prepare "
+                    f"--max-sequence-length {phase.max_sequence_length}` and name their folder, or leave "
+                    "max_sequence_length out where data.store has that length"
                 )
         before_last = sum(self.phase_samples(phase) or 0 for phase in self.phases[:-1])
         if self.phases and before_last >= self.max_samples:

@@ -8,8 +8,9 @@ signal, whether or not a checkpoint was saved.
 """
 
 import signal
+import weakref
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,8 +31,9 @@ def record_stop_signal(number: int) -> None:
 
 
 def clear_stop_signal() -> None:
-    """Forget the recorded signal, at the start of a command."""
+    """Forget the recorded signal, at the start of a command, or where a stop has no effect on what is done."""
     _last_stop_signal.clear()
+    _last_raised.clear()
 
 
 def recorded_exit_code(default: int) -> int:
@@ -80,6 +82,33 @@ class Interrupted(BaseException):
     def __init__(self, message: str = "interrupted") -> None:
         super().__init__(message)
         self.exit_code = recorded_exit_code(default=130)
+
+
+_last_raised: list["weakref.ref[Interrupted]"] = []
+
+
+def raise_interrupted() -> NoReturn:
+    """Raise Interrupted, for signal handlers, such that `interruption_is_lost` can detect that it was discarded."""
+    error = Interrupted()
+    _last_raised[:] = [weakref.ref(error)]
+    try:
+        raise error
+    finally:
+        del error  # else the traceback's reference to this frame would keep a discarded exception alive
+
+
+def interruption_is_lost() -> bool:
+    """Whether code that ignores all exceptions, such as an optional import, has discarded the last Interrupted.
+
+    As long as that propagates or is handled, something refers to it.
+    """
+    return bool(_last_raised) and _last_raised[0]() is None
+
+
+def raise_if_stopped() -> None:
+    """Raise Interrupted if a signal handler has raised it before, which was lost then. Before work is started."""
+    if _last_raised:
+        raise_interrupted()
 
 
 def attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, PodiumError | None]:

@@ -20,7 +20,7 @@ from typing import NoReturn
 from podium.config.load import SYSTEMS, system_path
 from podium.config.schema import RunConfig
 from podium.core.console import print_command, print_message, verbosity
-from podium.core.errors import EXIT_CODES, Interrupted, UsageError, WorkError
+from podium.core.errors import EXIT_CODES, Interrupted, UsageError, WorkError, raise_if_stopped
 from podium.core.files import make_folder
 from podium.core.paths import INSTALLED, SHIPPED_FOLDER, WORKING_FOLDER
 from podium.launch.mounts import IMAGE_FILES, SHARED, container_errors, mount_options, unmounted_paths_warning
@@ -195,20 +195,26 @@ def validate_mounts(config: RunConfig, system: str) -> None:
         print_message(f"warning: {warning}")
 
 
+def require_launcher(config: RunConfig, argv: Sequence[str]) -> None:
+    """Raise UsageError if the program that starts the launcher's command is not installed."""
+    if shutil.which(argv[0]) is None:
+        raise UsageError(
+            f"launch.launcher is {config.launch.launcher}, but {argv[0]} is not installed here; install it"
+        )
+
+
 def exec_launcher(config: RunConfig, argv: Sequence[str]) -> NoReturn:
     """Replace this process by Docker's, or submit the Slurm job and exit with its code.
 
     Raises UsageError if the launcher's program is not installed.
     """
-    if shutil.which(argv[0]) is None:
-        raise UsageError(
-            f"launch.launcher is {config.launch.launcher}, but {argv[0]} is not installed here; install it"
-        )
+    require_launcher(config, argv)
     # Docker would create a missing source folder of a mount as root.
     for name in (*SHARED, f"runs/{config.system}"):
         make_folder(WORKING_FOLDER / name)
     os.chdir(WORKING_FOLDER)
     print_command(argv)
+    raise_if_stopped()
     if config.launch.launcher == "slurm":
         sys.exit(submit_and_wait(config.system, argv))
     os.execvp(argv[0], list(argv))  # noqa: S606 — no shell parses it

@@ -17,7 +17,15 @@ from typing import IO
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.console import print_command
-from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError, record_stop_signal
+from podium.core.errors import (
+    Interrupted,
+    PodiumError,
+    StoppedAfterSaving,
+    UsageError,
+    WorkError,
+    raise_if_stopped,
+    record_stop_signal,
+)
 from podium.core.files import private_folder, require_disk_space, user_cache_folder, write_error
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, child_environment
@@ -279,6 +287,7 @@ def _interruptible() -> Iterator[threading.Event]:
 
     before = {number: signal.signal(number, interrupt) for number in stop_signals()}
     try:
+        raise_if_stopped()
         yield event
     finally:
         for number, handler in before.items():

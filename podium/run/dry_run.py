@@ -10,11 +10,13 @@ from podium.config.hyperparameters import describe_hyperparameters
 from podium.config.load import system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.core.errors import PodiumError, attempt
 from podium.core.paths import WORKING_FOLDER
 from podium.core.text import printable
 from podium.launch.addresses import address_towards
-from podium.launch.container import JOB_SCRIPT
-from podium.launch.launch import SINGLE_NODE, Node, command, environment
+from podium.launch.container import JOB_SCRIPT, require_launcher
+from podium.launch.gpus import require_gpus
+from podium.launch.launch import SINGLE_NODE, Node, command, environment, require_torch
 from podium.launch.mounts import container_errors, unmounted_paths_warning
 from podium.launch.node_group import rendezvous_address
 from podium.launch.page_cache import Cleared
@@ -67,7 +69,7 @@ class DryRun:
 
     @property
     def text(self) -> str:
-        """Commands that can be pasted into a shell, after comments."""
+        """Commands of a shell after comments. Those of Docker and sbatch can be pasted."""
         warnings = [f"WARNING: {printable(warning)}" for warning in self.warnings]
         comments = [f"# {comment}" for comment in (*self.comments, *warnings)]
         return "\n".join([*comments, *(command.text for command in self.commands)])
@@ -108,6 +110,7 @@ def dry_run(request: RunRequest) -> DryRun:
         warnings = [f"`podium run` would fail: {fault}" for fault in container_errors(config_inside)]
         warnings += filter(None, [unmounted_paths_warning(config_inside, system_path(request.system))])
         launched = ShellCommand(request.launcher_command(), WORKING_FOLDER)
+        warnings += _failures_here(attempt(require_launcher, config, launched.argv)[1])
         slurm = config.launch.launcher == "slurm"
         files = [request.resumed.path if request.resumed else new.parent, results_folder(config.system)]
         return DryRun(config, comments, warnings, [launched], JOB_SCRIPT if slurm else None, files)
@@ -126,14 +129,25 @@ def dry_run(request: RunRequest) -> DryRun:
         options = [*run.options, *request.observation.train_options]
         argv = command(config, folder, "train", options, node, private)
         commands.append(ShellCommand(argv, WORKING_FOLDER, environment(config, node, private)))
+    comments.append(
+        f"written by `podium run` before this command: {folders[0].config}, and a private folder; run `podium run "
+        f"{request.system} …` instead of pasting"
+    )
     return DryRun(
         config,
         comments,
-        missing_paths(config),
+        [*_failures_here(attempt(require_torch)[1], attempt(require_gpus, config)[1]), *missing_paths(config)],
         commands,
         None,
         list(_files(config, folders, request.resumed is not None)),
     )
+
+
+def _failures_here(*errors: PodiumError | None) -> Iterator[str]:
+    """Yield a warning for each check of `podium run` that fails on this machine."""
+    for error in errors:
+        if error is not None:
+            yield f"`podium run` would fail here: {error}"
 
 
 def _files(config: RunConfig, folders: Sequence[RunFolder], resumed: bool) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from podium.config.load import LoadedSystem, load_system, resolve_system, system
 from podium.config.run_data import RunData
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, UsageError, attempt
+from podium.core.errors import Interrupted, PodiumError, UsageError, attempt, clear_stop_signal
 from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
@@ -171,7 +171,8 @@ def run_set(
                 yield finished
         except (PodiumError, Interrupted):
             progress.note(
-                f"The set is incomplete: its logs are in {folder}, and {results_folder(config.system)} is unchanged"
+                f"The set is incomplete, it ended in run {len(shortfalls) + 1} of {runs}: its logs are in {folder}, "
+                f"and {results_folder(config.system)} is unchanged"
             )
             raise
         if reason := unpublished_reason(folder, shortfalls):
@@ -259,6 +260,7 @@ def launch_and_collect(
         if more:
             result = _collect_unchanged(run, nodes, progress).result
             raise Interrupted(f"interrupted just after the end of a run; its result is {result}") from None
+        clear_stop_signal()
     finished = _collect_unchanged(run, nodes, progress)
     if shortfall := finished.shortfall(run.config):
         nodes.fail(shortfall, exit_code=1)

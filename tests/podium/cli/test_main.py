@@ -281,6 +281,48 @@ def test_interruption_lost_in_a_callback_is_repeated() -> None:
     assert (ended.returncode, ended.stderr.strip()) == (130, "podium: interrupted")
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_interruption_lost_in_an_import_is_repeated(tmp_path: Path, name: str, code: int) -> None:
+    """A library imports another one in a `try` that ignores whatever it raises, three times in a row."""
+    (tmp_path / "optional.py").write_text(
+        f"import signal, time\nsignal.raise_signal(signal.{name})\ntime.sleep(30)\n", encoding="utf-8"
+    )
+    library = "try:\n    import optional\nexcept BaseException:\n    optional = None\n" * 3
+    (tmp_path / "library.py").write_text(library, encoding="utf-8")
+    program = (
+        "import sys, time\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from podium.cli import main as cli\n"
+        "def app():\n"
+        "    import library\n"
+        "    time.sleep(30)\n"
+        "cli.app = app\n"
+        "cli.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (code, "podium: interrupted")
+
+
+def test_interruption_is_not_repeated_during_the_work_that_ends_a_command() -> None:
+    program = (
+        "import signal, time\n"
+        "from podium.cli import main as cli\n"
+        "from podium.core.errors import Interrupted, StoppedAfterSaving\n"
+        "def app():\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "    except Interrupted:\n"
+        "        time.sleep(0.3)\n"
+        "        raise StoppedAfterSaving('saved') from None\n"
+        "    finally:\n"
+        "        time.sleep(0.3)\n"
+        "cli.app = app\n"
+        "cli.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (143, "podium: saved")
+
+
 def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
     """Run a command that fails in this process, and return its exit code and standard error."""
     monkeypatch.setattr(sys, "argv", ["podium", *arguments])

@@ -37,7 +37,12 @@ ALLOWED_SEED = "whole number ≥ 0, ≤ 2,147,483,647 or null"
         ("pair_cost=dear", "found 'dear'; allowed: a number"),
         ("pair_cost=.nan", "found nan; allowed: a finite number"),
         ("max_samples=1.5", "found 1.5; allowed: a whole number"),
-        ("max_samples=1e3", "found '1e3'; allowed: a whole number"),
+        ("max_samples=1e3", "found '1e3'; allowed: a whole number ≥ 1; write 1000"),
+        ("max_samples=4.6e6", "found '4.6e6'; allowed: a whole number ≥ 1; write 4600000"),
+        ("max_samples='4,600,000'", "found '4,600,000'; allowed: a whole number ≥ 1; write 4600000"),
+        ("max_samples=two", "found 'two'; allowed: a whole number ≥ 1"),
+        ("nodes=4", "there is no such key (did you mean launch.nodes?); allowed are description, launch"),
+        ("recipe=[packed, indexed]", "found a list; one name is allowed, of academic, "),
         ("data.store=3", "found 3; allowed: path or null"),
         ("data.text=3", "found 3; allowed: list: path"),
         ("recipe_=3", "there is no such key (did you mean recipe?); allowed are"),
@@ -145,3 +150,21 @@ def test_one_message_has_all_settings_that_another_launcher_needs() -> None:
     assert container.mounts == ("data:/data:ro",)
     on_laptop = load_system("laptop", settings=needed[:2]).launch.container
     assert on_laptop and on_laptop.runtime == "docker"
+
+
+def test_an_unknown_key_of_the_file_is_not_offered_the_sections_beside_bert(write_system: Any) -> None:
+    message = refused(write_system({"bert.nodes": 4}))
+    assert (
+        "bert.nodes: there is no such key (did you mean launch.nodes?); allowed are implementation, recipe" in message
+    )
+
+
+def test_a_section_under_bert_belongs_at_the_top_level(write_system: Any) -> None:
+    message = refused(write_system({"bert.description": {"submitter": "us"}}))
+    assert message.endswith("bert.description: there is no such key; description belongs at the top level, beside bert")
+
+
+def test_note_on_another_launcher_names_the_container_that_is_used() -> None:
+    settings = ["launch.launcher=docker", "launch.container.image=mine", "launch.rendezvous=a:1"]
+    (note,) = [one for one in resolve_system("dgxa100_n8", None, settings).warnings if "has no use for" in one]
+    assert "launch.container" in note and note.endswith("left out for this run; the container is that of --set")

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from podium.config.hyperparameters import describe_hyperparameters
-from podium.config.load import load_resolved, load_system, write_resolved
+from podium.config.load import load_resolved, load_system, resolve_system, write_resolved
 from podium.core.errors import UsageError
 
 OWN = {
@@ -130,3 +130,40 @@ def test_note_names_the_batch_sizes_of_a_set(tmp_path: Any) -> None:
     assert "adamw_16384 (used at 16,384 and 16,416 samples a step)" in describe_hyperparameters(
         load_resolved(tmp_path / "config.yaml")
     )
+
+
+def test_null_on_the_command_line_chooses_the_set_by_batch_size() -> None:
+    chosen = resolve_system("dgxh100_n1", None, ["hyperparameters=null", "global_batch_size=1536"])
+    assert chosen.config.hyperparameters == "lamb_1536" and not chosen.warnings
+    source = chosen.origins.source(("hyperparameters",))
+    assert source is not None and source.label == "the set published for this optimizer and batch size"
+    message = refused("dgxh100_n1", None, "hyperparameters=null", "global_batch_size=1024")
+    assert message.startswith("--set global_batch_size, --set hyperparameters=null: recipe packed trains size large")
+    assert "The nearest is lamb_768" in message
+
+
+@pytest.mark.parametrize(
+    ("system", "settings", "warnings"),
+    [
+        ("dgxh100_n1", [], []),
+        ("dgxh100_n1", ["global_batch_size=768"], []),
+        ("dgxh100_n1", ["global_batch_size=1536", "hyperparameters=lamb_768"], []),
+        (
+            "dgxh100_n1",
+            ["global_batch_size=1536"],
+            [
+                "hyperparameters lamb_768 were published for 768 samples a step, and are used at 1,536; --set "
+                "hyperparameters=null chooses lamb_1536 for that"
+            ],
+        ),
+        (
+            "laptop",
+            ["global_batch_size=32"],
+            [
+                "hyperparameters tiny_adamw_16 are for 16 samples a step, and are used at 32; no set is known for that",
+            ],
+        ),
+    ],
+)
+def test_warning_of_a_set_at_another_batch_size(system: str, settings: list[str], warnings: list[str]) -> None:
+    assert [*resolve_system(system, None, settings).warnings] == warnings

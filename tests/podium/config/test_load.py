@@ -1,5 +1,6 @@
 """Loading of a configuration from a system, a recipe and settings; messages for invalid ones."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -284,9 +285,16 @@ def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
 
 
 def test_missing_system_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "none.yaml"
+    assert refused(path) == f"{path}: there is no such system file; the systems are {', '.join(system_names())}"
+
+
+def test_system_file_that_is_no_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
-    for path in (tmp_path / "folder.yaml", tmp_path / "none.yaml"):
-        assert refused(path) == f"{path}: there is no such system file; the systems are {', '.join(system_names())}"
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for name, kind in (("folder", "a folder"), ("pipe", "not a regular file")):
+        path = tmp_path / f"{name}.yaml"
+        assert refused(path) == f"{path}: is {kind}; give the path of a system's YAML file"
 
 
 BAD_SCALARS = ["2026-99-99", "!!int x", "!!float x", "!!bool x", "!!timestamp x", "9" * 5000]

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ import pytest
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import Checkpointing, RunConfig
-from podium.core.errors import Interrupted, StoppedAfterSaving, UsageError, WorkError
+from podium.core.errors import (
+    Interrupted,
+    StoppedAfterSaving,
+    UsageError,
+    WorkError,
+    clear_stop_signal,
+    raise_interrupted,
+)
 from podium.core.locks import assert_unlocked
 from podium.core.processes import STOP_SIGNALS, stop_signals
 from podium.launch import launch as launch_module
@@ -293,6 +301,20 @@ def test_interruption_ends_every_process_of_the_group(
     assert time.monotonic() - begun < 10
     assert signal.getsignal(number) is handler
     assert_all_dead(run_folder)
+
+
+def test_no_process_is_started_after_an_interruption_that_was_lost(
+    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
+) -> None:
+    as_implementation("(folder / 'begun').touch()")
+    with suppress(Interrupted):
+        raise_interrupted()
+    try:
+        with pytest.raises(Interrupted):
+            start(open_config, run_folder)
+    finally:
+        clear_stop_signal()
+    assert not (run_folder.path / "begun").exists()
 
 
 def test_signal_ignored_by_nohup_ends_nothing(

@@ -151,3 +151,37 @@ def test_data_that_this_machine_lacks_is_a_warning(tmp_path: Path) -> None:
 
 def test_the_embedded_text_needs_no_file() -> None:
     assert dry_run(RunRequest("laptop")).warnings == []
+
+
+def test_what_run_would_refuse_here_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.launch.gpus.count_gpus", lambda: (0, "no driver"))
+    planned = dry_run(RunRequest("h200_1x"))
+    refused = (
+        "`podium run` would fail here: launch.device is cuda and launch.processes_per_node is 1, but this machine "
+        "has no GPU (no driver)"
+    )
+    (warning,) = [one for one in planned.warnings if one.startswith(refused)]
+    assert f"# WARNING: {refused}" in planned.text and warning in planned.as_json()["warnings"]
+
+
+@pytest.mark.parametrize(("launcher", "program"), [("docker", "docker"), ("pyxis", "sbatch")])
+def test_a_missing_program_of_the_launcher_is_a_warning(
+    launcher: str, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = RunRequest("laptop", [*LAUNCHERS[launcher], *ONLY_SLURM])
+    monkeypatch.setattr("podium.launch.container.shutil.which", lambda name: f"/usr/bin/{name}")
+    before = list(dry_run(request).warnings)
+    monkeypatch.setattr("podium.launch.container.shutil.which", lambda name: None)
+    (added,) = [one for one in dry_run(request).warnings if one not in before]
+    assert added.startswith("`podium run` would fail here: launch.launcher is ")
+    assert added.endswith(f"but {program} is not installed here; install it")
+
+
+def test_only_the_command_of_torchrun_needs_files_that_run_writes() -> None:
+    planned = dry_run(RunRequest("laptop"))
+    config = planned.commands[0].argv[-3]
+    assert f"# written by `podium run` before this command: {config}, and a private folder; run `podium run " in (
+        planned.text
+    )
+    docker = dry_run(RunRequest("laptop", [*LAUNCHERS["docker"], *ONLY_SLURM]))
+    assert "instead of pasting" not in docker.text

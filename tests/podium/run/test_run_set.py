@@ -146,8 +146,9 @@ def test_failed_run_is_recorded_as_aborted(
         list(run_set(open_config, 3, QUIET))
     result = Path(str(caught.value).rpartition(": ")[2])
     assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["aborted"]
-    assert (
-        notes[-1] == f"The set is incomplete: its logs are in {result.parent}, and {home}/results/laptop is unchanged"
+    assert notes[-1] == (
+        f"The set is incomplete, it ended in run 1 of 3: its logs are in {result.parent}, and {home}/results/laptop "
+        "is unchanged"
     )
     assert content(home / "results") == before
     record = read_set(result.parent)
