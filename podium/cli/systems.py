@@ -72,8 +72,9 @@ def new(
 ) -> None:
     """Write the file of a new system: for this machine, or one that reproduces a published result.
 
-    The machine's processors, memory and NVIDIA GPUs are detected, and the published batch and hyper-parameters for the
-    nearest number and kind of GPUs are named. Without a GPU the tiny BERT is trained on the embedded text. An existing
+    The machine's processors, memory and NVIDIA GPUs are detected, unless the options state another system, such as
+    several nodes or GPUs that are not here. The published batch and hyper-parameters for the nearest number and kind
+    of GPUs are named. Without a GPU the tiny BERT is trained on the embedded text. An existing
     file is not replaced.
     """
     from podium.config.load import recipe_files
