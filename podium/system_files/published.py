@@ -283,13 +283,17 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
         f"Not in the logs, or unclear: {'; '.join(unknown)}.",
         "The description is that of the published system; replace it by that of yours before you publish a result.",
     )
-    reproduces = {
+    reproduces: dict[str, Any] = {
         "round": _bounded(published.round),
         "submitter": _bounded(published.submitter),
         "system": _bounded(published.system),
         "seconds": [round(value, 3) for value in published.seconds[:1000]],
         "samples": [round(value) for value in published.samples[:1000]],
+        "size": published.size,
+        "global_batch_size": published.global_batch_size,
     }
+    if published.accelerators is not None:
+        reproduces |= {"accelerators": published.accelerators, "accelerator": _bounded(published.accelerator)}
     notes = (f"recipe {chosen}: {why}", *(f"not in the logs, or unclear: {one}" for one in unknown))
     return Draft(head, _description(published, name, launch), launch, bert, reproduces, comments, notes)
 
