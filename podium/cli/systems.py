@@ -42,7 +42,9 @@ def new(
             "ROUND/SUBMITTER/SYSTEM of the built-in tables (A100 systems of rounds 1.1 to 2.1).",
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes. Default: 1.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes. Default: 1; with --from that of its description.")
+    ] = None,
     gpus: Annotated[
         int | None, typer.Option(min=0, help="GPUs of each node; 0 is a CPU system. Default: those of this machine.")
     ] = None,
@@ -94,14 +96,14 @@ def new(
     if published is not None:
         from podium.system_files.published import draft_from, find_published
 
-        given = {"--nodes": nodes, "--gpus": gpus, "--accelerator": accelerator, "--launcher": launcher}
+        given = {"--accelerator": accelerator, "--launcher": launcher}
         given |= {"--image": image, "--size": size}
         unused = [option for option, value in given.items() if value is not None]
         if unused:
             raise UsageError(
                 f"{unused[0]}: with --from the published result states it; leave it out, and edit the file"
             )
-        draft = draft_from(find_published(published), name, recipe, data)
+        draft = draft_from(find_published(published, nodes, gpus), name, recipe, data)
     else:
         options = NewOptions(nodes or 1, gpus, accelerator, launcher, image, recipe or "indexed", size, data)
         draft = draft_for_machine(name, options)
