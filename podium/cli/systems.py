@@ -81,10 +81,12 @@ def new(
     """
     from podium.config.load import recipe_files
     from podium.core.text import did_you_mean
+    from podium.planning.accelerators import MAX_NAME_LENGTH
     from podium.system_files.compose import target_path, write_system
     from podium.system_files.new import NewOptions, draft_for_machine
     from podium.system_files.new import as_json as new_json
 
+    name = name.removesuffix(".yaml")
     target_path(name)  # before what takes long
     for option, value, allowed in (
         ("--launcher", launcher, ("torchrun", "docker", "slurm")),
@@ -93,6 +95,8 @@ def new(
     ):
         if value is not None and value not in allowed:
             raise UsageError(f"{option}: found {value}{did_you_mean(value, allowed)}; allowed are {', '.join(allowed)}")
+    if accelerator is not None and len(accelerator) > MAX_NAME_LENGTH:
+        raise UsageError(f"--accelerator: has {len(accelerator):,} characters; allowed are {MAX_NAME_LENGTH}")
     if published is not None:
         from podium.system_files.published import draft_from, find_published
 

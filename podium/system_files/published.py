@@ -300,7 +300,9 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
     comments["max_samples"] = "A run that has not reached the target by then ends: 1.5 times the most published."
     if known is not None:
         bert["hyperparameters"] = known.name
-        comments["hyperparameters"] = f"Of {known.source} (benchmarks/bert/published/hyperparameters.yaml)."
+        comments["hyperparameters"] = (
+            f"Of {known.source} (benchmarks/bert/published/hyperparameters.yaml): {_list_values(known)}."
+        )
         if published.size != LARGE.name or algorithm != _recipe_algorithm(chosen):
             bert["optimizer"] = {"algorithm": algorithm}
     else:
@@ -327,6 +329,10 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
         reproduces |= {"accelerators": published.accelerators, "accelerator": _bounded(published.accelerator)}
     notes = (f"recipe {chosen}: {why}", *(f"not in the logs, or unclear: {one}" for one in unknown))
     return Draft(head, _description(published, name, launch), launch, bert, reproduces, comments, notes)
+
+
+def _list_values(known: HyperparameterSet) -> str:
+    return ", ".join(f"{key} {value}" for key, value in known.optimizer.items() if key != "algorithm")
 
 
 def _recipe_algorithm(recipe: str) -> str:

@@ -124,15 +124,16 @@ def test_the_nearest_set_is_of_the_same_kind_of_gpus(gpus: int, model: str, name
     assert nearest_set(gpus, model).name == name
 
 
-def test_an_existing_file_is_not_replaced(systems: Path) -> None:
+@pytest.mark.parametrize("name", ["mine", "mine.yaml"])
+def test_an_existing_file_is_not_replaced(systems: Path, name: str) -> None:
     systems.mkdir()
     (systems / "mine.yaml").write_text("mine")
-    found = CliRunner().invoke(app, ["systems", "new", "mine"])
+    found = CliRunner().invoke(app, ["systems", "new", name])
     assert isinstance(found.exception, UsageError) and "exists already and is not replaced" in str(found.exception)
     assert (systems / "mine.yaml").read_text() == "mine" and len(list(systems.iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", ["laptop", "../mine", "a b", ""])
+@pytest.mark.parametrize("name", ["laptop", "../mine", "a b", "", "costs", "search"])
 def test_names_that_are_taken_or_paths_are_refused(name: str) -> None:
     assert load.USER_SYSTEMS == compose.USER_SYSTEMS
     with pytest.raises(UsageError):
@@ -147,6 +148,7 @@ def test_names_that_are_taken_or_paths_are_refused(name: str) -> None:
             "--launcher: found slrum (did you mean slurm?); allowed are torchrun",
         ),
         (["--recipe", "packd"], "--recipe: found packd (did you mean packed?)"),
+        (["--accelerator", "H" * 201], "--accelerator: has 201 characters; allowed are 200"),
         (["--size", "huge"], "--size: found huge; allowed are large, tiny"),
         (["--gpus", "8"], "--gpus: nvidia-smi lists no GPU here; name their model with --accelerator"),
         (["--image", "podium.sqsh"], "--image: has no effect with --launcher torchrun"),

@@ -71,8 +71,11 @@ def test_logged_values_are_used_and_resolve(write: Write) -> None:
 
 
 def test_a_published_set_is_named_where_the_values_are_equal(write: Write) -> None:
-    config, _ = resolve(write(PUBLISHED_448))
+    folder = write(PUBLISHED_448)
+    config, _ = resolve(folder)
     assert config.hyperparameters == "lamb_448"
+    comment = draft_from(find_published(str(folder)), "repro").comments["hyperparameters"]
+    assert "learning_rate 0.000425, beta1 0.9" in comment and "decay_steps 6700" in comment
 
 
 @pytest.mark.parametrize(
