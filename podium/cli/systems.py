@@ -42,7 +42,9 @@ def new(
             "ROUND/SUBMITTER/SYSTEM of the built-in tables (A100 systems of rounds 1.1 to 2.1).",
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes. Default: 1.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes. Default: 1; with --from that of its description.")
+    ] = None,
     gpus: Annotated[
         int | None, typer.Option(min=0, help="GPUs of each node; 0 is a CPU system. Default: those of this machine.")
     ] = None,
@@ -72,16 +74,19 @@ def new(
 ) -> None:
     """Write the file of a new system: for this machine, or one that reproduces a published result.
 
-    The machine's processors, memory and NVIDIA GPUs are detected, and the published batch and hyper-parameters for the
-    nearest number and kind of GPUs are named. Without a GPU the tiny BERT is trained on the embedded text. An existing
+    The machine's processors, memory and NVIDIA GPUs are detected, unless the options state another system, such as
+    several nodes or GPUs that are not here. The published batch and hyper-parameters for the nearest number and kind
+    of GPUs are named. Without a GPU the tiny BERT is trained on the embedded text. An existing
     file is not replaced.
     """
     from podium.config.load import recipe_files
     from podium.core.text import did_you_mean
+    from podium.planning.accelerators import MAX_NAME_LENGTH
     from podium.system_files.compose import target_path, write_system
     from podium.system_files.new import NewOptions, draft_for_machine
     from podium.system_files.new import as_json as new_json
 
+    name = name.removesuffix(".yaml")
     target_path(name)  # before what takes long
     for option, value, allowed in (
         ("--launcher", launcher, ("torchrun", "docker", "slurm")),
@@ -90,17 +95,19 @@ def new(
     ):
         if value is not None and value not in allowed:
             raise UsageError(f"{option}: found {value}{did_you_mean(value, allowed)}; allowed are {', '.join(allowed)}")
+    if accelerator is not None and len(accelerator) > MAX_NAME_LENGTH:
+        raise UsageError(f"--accelerator: has {len(accelerator):,} characters; allowed are {MAX_NAME_LENGTH}")
     if published is not None:
         from podium.system_files.published import draft_from, find_published
 
-        given = {"--nodes": nodes, "--gpus": gpus, "--accelerator": accelerator, "--launcher": launcher}
+        given = {"--accelerator": accelerator, "--launcher": launcher}
         given |= {"--image": image, "--size": size}
         unused = [option for option, value in given.items() if value is not None]
         if unused:
             raise UsageError(
                 f"{unused[0]}: with --from the published result states it; leave it out, and edit the file"
             )
-        draft = draft_from(find_published(published), name, recipe, data)
+        draft = draft_from(find_published(published, nodes, gpus), name, recipe, data)
     else:
         options = NewOptions(nodes or 1, gpus, accelerator, launcher, image, recipe or "indexed", size, data)
         draft = draft_for_machine(name, options)

@@ -4,8 +4,10 @@ The published runs are those that the system's file names under `reproduces`. Th
 the published time was spent; without them only totals are compared.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -14,14 +16,17 @@ from rich.console import Console
 from podium.comparison.ab.operands import OutputFolders, ReadRuns, configured, find_logs, mixed_settings
 from podium.comparison.result import Result
 from podium.config.load import load_system, system_path
-from podium.config.schema import Reproduces
+from podium.config.schema import Reproduces, is_stated
 from podium.core.console import print_line, text_table
 from podium.core.errors import UsageError, attempt
 from podium.core.text import format_list
-from podium.mllog.run import Run
+from podium.mllog.benchmarks import find_benchmark
+from podium.mllog.run import BERT, Run
 from podium.mllog.significance import Summary, Welch, format_p_value, summarize, welch_test
 from podium.run.records import RunRecord, runs_of_system
+from podium.submission.describe import same_accelerator
 
+ROUND = re.compile(r"v\d+\.\d+")
 # Parts of a run's time: samples come first, as the number of steps; the others are seconds that each run spends.
 START, EVALUATION, STEPS = "start-up", "evaluation", "steps"
 
@@ -56,7 +61,8 @@ def compare_published(
 ) -> PublishedComparison:
     """Compare the runs of a system with the result that it reproduces. `published`: results in the given paths, if any.
 
-    Raises UsageError for a system without `reproduces`, one without runs, and paths without its result.
+    Raises UsageError for a system without `reproduces`, one without runs, paths without its result, and runs of
+    another task: of another size of the model, or with another target accuracy.
     """
     path, config = system_path(system), load_system(system)
     wanted = config.reproduces
@@ -65,14 +71,24 @@ def compare_published(
             f"{path}: reproduces is missing, the published result to compare with; write a system with "
             "`podium systems new NAME --from PUBLISHED`"
         )
-    runs, notes = _own_runs(path.stem, read, folders)
-    theirs = _published_runs(wanted, published)
+    settings, records, notes = _own_records(path.stem, folders)
+    result = _published_result(wanted, published)
+    name = f"{wanted.round} {wanted.submitter} {wanted.system}"
+    other_task = _other_task(settings, wanted)
+    if other_task:
+        raise UsageError(
+            f"{folders.runs / path.stem}: not the same task: {'; '.join(other_task)}, {name} second; run the system "
+            "with the published settings to compare them"
+        )
+    differences = _other_hardware(settings, wanted, result)
+    runs, of_runs = _own_runs(folders.runs / path.stem, records, read, folders)
+    notes += of_runs
+    theirs = [run for run in result.runs if run.converged] if result is not None else []
     own_seconds = [run.seconds for run in runs if run.seconds is not None]
     own_samples = [run.samples for run in runs if run.samples is not None]
     seconds = summarize(own_seconds), summarize(wanted.seconds)
     samples = summarize(own_samples), summarize(wanted.samples)
     seconds_test, samples_test = welch_test(*seconds), welch_test(*samples)
-    name = f"{wanted.round} {wanted.submitter} {wanted.system}"
     parts = _parts_by_phases(runs, theirs) or _parts_of_totals(seconds, samples)
     if not theirs:
         notes.append(
@@ -82,8 +98,9 @@ def compare_published(
         notes.append("the logs of both sides do not all state samples and evaluations' times: only totals are compared")
     if len(runs) < len(wanted.seconds):
         notes.append(f"{len(runs)} of your runs against {len(wanted.seconds)}: more runs narrow the interval")
+    first = f"Not the same task: {'; '.join(differences)}, {name} second. " if differences else ""
     verdict = (
-        f"{_sentence('Time-to-train', name, seconds, seconds_test, ' s')} "
+        f"{first}{_sentence('Time-to-train', name, seconds, seconds_test, ' s')} "
         f"{_sentence('Samples to target', name, samples, samples_test, '')}{_cause(parts, seconds_test)}"
     )
     return PublishedComparison(
@@ -91,24 +108,70 @@ def compare_published(
     )
 
 
-def _own_runs(system: str, read: ReadRuns, folders: OutputFolders) -> tuple[list[Run], list[str]]:
-    """Return the runs of a system that reached the target with the newest run's configuration, and what is left out."""
+def _own_records(system: str, folders: OutputFolders) -> tuple[Mapping[str, Any], list[RunRecord], list[str]]:
+    """Return the settings of a system's newest run, the runs that have them, and what is left out."""
     records = [one for one in runs_of_system(folders.runs / system) if one.configured]
     if not records:
         raise UsageError(f"{folders.runs / system}: has no runs of {system}; start some with `podium run {system}`")
     newest = records[-1].settings
     same = [one for one in records if _has_settings(one, newest)]
-    found = find_logs(same, folders, read)
-    converged = [run for run in found.runs if run.converged]
-    notes = list(found.notes)
+    notes = []
     if len(same) < len(records):
         notes.append(f"{len(records) - len(same)} runs with other settings than the newest are left out")
+    return newest, same, notes
+
+
+def _own_runs(
+    folder: Path, records: Sequence[RunRecord], read: ReadRuns, folders: OutputFolders
+) -> tuple[list[Run], list[str]]:
+    """Return the runs that reached the target, and what is left out."""
+    found = find_logs(records, folders, read)
+    converged = [run for run in found.runs if run.converged]
+    notes = list(found.notes)
     if len(converged) < len(found.runs):
         notes.append(f"{len(found.runs) - len(converged)} runs that did not reach the target are left out")
     if not converged:
         why = format_list(notes, most=3) or "there is none"
-        raise UsageError(f"{folders.runs / system}: has no run with a complete log that reached the target ({why})")
+        raise UsageError(f"{folder}: has no run with a complete log that reached the target ({why})")
     return converged, notes
+
+
+def _other_task(settings: Mapping[str, Any], wanted: Reproduces) -> list[str]:
+    """Return the settings by which the runs train another task than the published ones, each with both values."""
+    rules = find_benchmark(BERT)
+    assert rules is not None
+    targets = rules.targets_in(wanted.round if ROUND.fullmatch(wanted.round) else None)
+    target = targets[0].value
+    own = settings.get("target_accuracy", target)
+    found = []
+    if settings.get("size", wanted.size) != wanted.size:
+        found.append(f"size {settings['size']} against {wanted.size}")
+    if wanted.size == "large" and own != target:
+        found.append(f"target accuracy {'none' if own is None else own} against {target:g}")
+    return found
+
+
+def _other_hardware(settings: Mapping[str, Any], wanted: Reproduces, result: Result | None) -> list[str]:
+    """Return batch and accelerators where they differ from the published ones, each with both values."""
+    launch = settings.get("launch", {})
+    description = settings.get("description", {})
+    batch, accelerators, model = wanted.global_batch_size, wanted.accelerators, wanted.accelerator
+    if result is not None:
+        batch = batch or result.global_batch_size
+        accelerators = result.accelerators if accelerators is None else accelerators
+        model = model or result.accelerator or ""
+    found = []
+    own_batch = settings.get("global_batch_size", batch)
+    if batch is not None and own_batch != batch:
+        found.append(f"global batch size {own_batch:,} against {batch:,}")
+    if "processes_per_node" in launch and accelerators is not None:
+        own = launch["nodes"] * launch["processes_per_node"] if launch["device"] == "cuda" else 0
+        if own != accelerators:
+            found.append(f"{own:,} accelerators against {accelerators:,}")
+    own_model = str(description.get("accelerator_model_name", ""))
+    if model and is_stated(own_model) and not same_accelerator(own_model, model):
+        found.append(f"accelerator {own_model} against {model}")
+    return found
 
 
 def _has_settings(record: RunRecord, wanted: Mapping[str, Any]) -> bool:
@@ -117,10 +180,10 @@ def _has_settings(record: RunRecord, wanted: Mapping[str, Any]) -> bool:
     return settings is not None and not mixed_settings(configured([wanted, settings]))
 
 
-def _published_runs(wanted: Reproduces, published: Sequence[Result]) -> list[Run]:
-    """Return the runs of the result that a system reproduces, of the given ones; none where no path is given."""
+def _published_result(wanted: Reproduces, published: Sequence[Result]) -> Result | None:
+    """Return the result that a system reproduces, of the given ones; None where no path is given."""
     if not published:
-        return []
+        return None
     found = [one for one in published if (one.submitter, one.system) == (wanted.submitter, wanted.system)]
     found = [one for one in found if (one.round or "own") == wanted.round] or found
     if not found:
@@ -129,14 +192,15 @@ def _published_runs(wanted: Reproduces, published: Sequence[Result]) -> list[Run
             f"PATH: has no result {wanted.round} {wanted.submitter} {wanted.system}, which the system reproduces; it "
             f"has {names}"
         )
-    return [run for run in found[0].runs if run.converged]
+    return found[0]
 
 
 def _sentence(what: str, name: str, both: tuple[Summary, Summary], test: Welch | str, unit: str) -> str:
     own, published = both
     unknown = [side for side, one in (("your runs", own), (name, published)) if one.mean is None]
     if unknown:
-        return f"{what} cannot be compared: not stated in the logs of {' and '.join(unknown)}."
+        stated = "the logs state none at an evaluation that reaches MLPerf's target" if not unit else "not stated"
+        return f"{what} cannot be compared: {stated} (of {' and '.join(unknown)})."
     figures = f"{_mean(own)}{unit} (n = {own.n}) against {_mean(published)}{unit} (n = {published.n}) of {name}"
     if isinstance(test, str):
         if own.mean == published.mean:

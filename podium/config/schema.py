@@ -557,6 +557,10 @@ class Reproduces(Settings):
     samples: tuple[Annotated[float, Field(gt=0)], ...] = Field(
         default=(), max_length=1000, description="Samples to target of these runs, as far as their logs state them"
     )
+    size: Literal["large", "tiny"] = Field(default="large", description="Size of the model of these runs")
+    global_batch_size: int | None = Field(default=None, ge=1, description="Global batch size of these runs")
+    accelerators: int | None = Field(default=None, ge=0, description="Number of their accelerators, in all nodes")
+    accelerator: str = Field(default="", max_length=300, description="Model of their accelerators; empty: not stated")
 
 
 class RunConfig(Settings):

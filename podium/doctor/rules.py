@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_tiny_samples
 from benchmarks.bert.rules import RULESETS, TARGET_ACCURACY
 from podium.config.schema import MAY_BE_EMPTY, is_stated
@@ -23,7 +24,7 @@ class SamplesNeeded:
     """Samples to target of published runs near a batch size."""
 
     least: float  # minimum over all runs
-    mean: float  # mean of the system with the lowest mean
+    mean: float  # of the published hyper-parameters for it, or of the system with the lowest mean
     greatest: float  # median over systems of each system's maximum
     systems: int  # number of systems
 
@@ -116,7 +117,14 @@ def check_max_samples(context: DiagnosticContext) -> Iterable[Finding]:
     if config.optimizer.end_learning_rate == 0 and decayed < known.mean:
         found = f"the rate is 0 from {decayed:,} samples on"
         advice = "set optimizer.decay_steps to more, or optimizer.end_learning_rate above 0"
-        yield Finding("schedule", "error", found, f"a rate until {known.mean:,.0f} samples", advice)
+        named = hyperparameter_sets().get(config.hyperparameters or "")
+        published = (
+            named is not None
+            and named.is_published
+            and named.fits(config.size, config.optimizer.algorithm, config.global_batch_size)
+        )
+        fault = "warning" if published else "error"  # runs with these values reached the target
+        yield Finding("schedule", fault, found, f"a rate until {known.mean:,.0f} samples", advice)
 
 
 def check_sample_count(context: DiagnosticContext) -> Iterable[Finding]:
@@ -135,17 +143,23 @@ def check_sample_count(context: DiagnosticContext) -> Iterable[Finding]:
 
 
 def needed_samples(size: str, batch: int) -> SamplesNeeded | None:
-    """Published samples to target of a model size near this global batch size; None if there are none."""
+    """Published samples to target of a model size near this global batch size; None if there are none.
+
+    The mean is that of the published hyper-parameters for this batch size, where there are any.
+    """
     if size == "tiny":
         every = list(read_tiny_samples())
     else:
         every = [*read_samples(), *(SamplesToTarget.of(run) for run in read_runs() if run.converged)]
     near = [one for one in every if 1 / MAX_BATCH_RATIO <= one.global_batch_size / batch <= MAX_BATCH_RATIO]
-    if not near:
+    sets = [one for one in hyperparameter_sets().values() if one.is_published and one.fits(size, one.algorithm, batch)]
+    of_sets = [float(one.samples) for one in sets if one.samples is not None]
+    if not near and not of_sets:
         return None
+    means = of_sets or [one.mean for one in near]
     return SamplesNeeded(
-        min(one.least for one in near),
-        min(one.mean for one in near),
-        median(one.greatest for one in near),
-        len(near),
+        min([*means, *(one.least for one in near)]),
+        min(means),
+        median(one.greatest for one in near) if near else max(means),
+        len(near) or len(of_sets),
     )

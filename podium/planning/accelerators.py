@@ -64,6 +64,18 @@ def require_supported(name: str, place: str) -> None:
         raise UsageError(f"{place}: found {short_repr(name)}, but {UNSUPPORTED}")
 
 
+def memory_gigabytes(text: str) -> int | None:
+    """Return the memory in GB of a GPU by the name in a description, which may state it, such as A100-SXM4-80GB.
+
+    None if the name neither states it nor is in the table.
+    """
+    stated = re.search(r"(\d{1,4})\s?GB\b", text[:MAX_NAME_LENGTH], re.IGNORECASE)
+    if stated:
+        return int(stated[1])
+    kind = find_accelerator(text)
+    return None if kind is None else _MEMORIES.get(kind.name.removeprefix("NVIDIA "))
+
+
 # Pattern, name, peak in teraFLOP/s. The first pattern that matches counts: specific ones stand before general ones.
 # Sources: the manufacturers' data sheets.
 _TABLE: tuple[tuple[str, str, float | None], ...] = (
@@ -161,6 +173,33 @@ _MEMORY_BANDWIDTHS = {
     "NVIDIA H200": 4.8,
     "NVIDIA GB200": 8.0,
     "NVIDIA B200": 8.0,
+}
+# Memory in GB of NVIDIA's GPUs, of several variants the least. Source: data sheets.
+_MEMORIES = {
+    "V100 PCIe": 16,
+    "V100 SXM": 16,
+    "V100": 16,
+    "T4": 16,
+    "A100 PCIe": 40,
+    "A100 SXM": 40,
+    "A100": 40,
+    "A30": 24,
+    "A40": 48,
+    "A10": 24,
+    "GH200": 96,
+    "H200 NVL": 141,
+    "H200": 141,
+    "H100 NVL": 94,
+    "H100 PCIe": 80,
+    "H100 SXM": 80,
+    "H100": 80,
+    "GB200": 186,
+    "B200": 180,
+    "L40S": 48,
+    "L40": 48,
+    "L4": 24,
+    "RTX A5000": 24,
+    "RTX 4090": 24,
 }
 _CAPABILITY_OF = {f"NVIDIA {name}": capability for capability, names in _CAPABILITIES.items() for name in names}
 

@@ -350,6 +350,7 @@ FIELD_STYLES = {
     "not stated": "yellow",
     "not detected": "dim",
     "not checked: needs all nodes": "yellow",
+    "not checked: this machine is not one of its nodes": "yellow",
 }
 
 

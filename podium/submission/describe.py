@@ -20,6 +20,7 @@ from podium.config.schema import MAY_BE_EMPTY, Description, RunConfig, is_stated
 from podium.core.errors import PodiumError, UsageError
 from podium.doctor.accelerators import query_nvidia_smi
 from podium.doctor.devices import MEMORY, memory_bytes
+from podium.planning.accelerators import find_accelerator
 from podium.run.records import runs_of_system
 from podium.submission.checks.systems import FIELDS
 
@@ -126,10 +127,20 @@ def _format_capacity(size: int) -> str:
     return f"{size / GIB:.0f} GB"
 
 
-Verdict = Literal["same", "differs", "not stated", "not detected", "not checked: needs all nodes"]
+Verdict = Literal[
+    "same",
+    "differs",
+    "not stated",
+    "not detected",
+    "not checked: needs all nodes",
+    "not checked: this machine is not one of its nodes",
+]
 NEEDS_ALL_NODES: Verdict = "not checked: needs all nodes"
+NOT_A_NODE: Verdict = "not checked: this machine is not one of its nodes"
 # Fields of a system of several nodes that one of them does not show.
 FIELDS_OF_ALL_NODES = ("number_of_nodes", "host_networking_topology")
+# Stated accelerators are compared on any machine: they show that it is not a node.
+FIELDS_OF_ACCELERATORS = ("accelerators_per_node", "accelerator_model_name")
 SIZE_TOLERANCE = 0.12  # between memory as it is sold, such as 2 TB, and the part that the kernel reports
 CLOCK_TOLERANCE = 0.02
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -172,9 +183,11 @@ def compare(config: RunConfig, detected: Detected, ran_on_nodes: int | None = No
     """Compare every field of the description, then every detected software version, with the system file.
 
     `ran_on_nodes` is the number of nodes of a finished run of the system, None without one. Where the launch has
-    several nodes and none of its runs is known, fields that one machine does not show are not checked.
+    several nodes and none of its runs is known, fields that one machine does not show are not checked. On a machine
+    that has other accelerators than the described ones only these are compared.
     """
     nodes = config.launch.nodes
+    is_node = not has_other_accelerators(config, detected)
     found = dict(detected.fields) | {"number_of_nodes": str(ran_on_nodes or nodes)}
     if config.launch.device == "cpu":
         # GPUs that the launch does not use are not part of the described system.
@@ -183,8 +196,10 @@ def compare(config: RunConfig, detected: Detected, ran_on_nodes: int | None = No
     fields = [_compare_field(name, text, found.get(name, "")) for name, text in stated(config).items()]
     if nodes > 1:
         fields = [_without_other_nodes(one, ran_on_nodes is not None) for one in fields]
+    if not is_node:
+        fields = [_on_other_machine(one) for one in fields]
     stack = config.description.other_software_stack
-    return fields + [
+    software = [
         Field(
             f"other_software_stack: {name}",
             _find_version(stack, name) or "",
@@ -193,6 +208,32 @@ def compare(config: RunConfig, detected: Detected, ran_on_nodes: int | None = No
         )
         for name, version in detected.software.items()
     ]
+    return fields + (software if is_node else [_on_other_machine(one) for one in software])
+
+
+def has_other_accelerators(config: RunConfig, detected: Detected) -> bool:
+    """Whether this machine is evidently not a node of the system: the described accelerators are not in it.
+
+    A machine with fewer or more of the described accelerators may be the node of a system that Slurm does not start.
+    """
+    number = detected.fields.get("accelerators_per_node")
+    if config.launch.device == "cpu" or number is None:
+        return False
+    if number == "0":
+        return True
+    model, here = config.description.accelerator_model_name, detected.fields.get("accelerator_model_name", "")
+    if is_stated(model) and here and not same_accelerator(model, here):
+        return True
+    return config.launch.launcher == "slurm" and number != str(config.launch.processes_per_node)
+
+
+def _on_other_machine(one: Field) -> Field:
+    """Return the field as on a machine that is not one of the system's nodes: without what is detected on it."""
+    if not one.detected or one.name == "number_of_nodes":
+        return one
+    if one.verdict == "not stated":
+        return replace(one, detected="")
+    return one if one.name in FIELDS_OF_ACCELERATORS else replace(one, detected="", verdict=NOT_A_NODE)
 
 
 def _without_other_nodes(one: Field, ran: bool) -> Field:
@@ -228,7 +269,7 @@ def fill_description(config: RunConfig, fields: Sequence[Field]) -> tuple[dict[s
         if one.verdict == "not stated" and one.detected and one.name in description:
             description[one.name] = one.detected
             filled_names.append(one.name)
-    software = [one for one in fields if one.name not in description and one.verdict == "not stated"]
+    software = [one for one in fields if one.name not in description and one.verdict == "not stated" and one.detected]
     if software:
         parts = [f"{one.name.partition(': ')[2]}_version {one.detected}" for one in software]
         present = description["other_software_stack"]
@@ -265,6 +306,12 @@ def same_words(text: str, found: str) -> bool:
     plain = (re.sub(r"\((r|tm|c)\)", " ", side.lower()) for side in (text, found))
     one, other = ({*re.findall(r"[a-z0-9.]+", side)} for side in plain)
     return bool(one and other) and (one <= other or other <= one)
+
+
+def same_accelerator(text: str, found: str) -> bool:
+    """Whether two names are of one model, such as "H200" and "NVIDIA H200"; memory and cooling are not compared."""
+    kind = find_accelerator(text)
+    return same_words(text, found) or (kind is not None and kind == find_accelerator(found))
 
 
 def same_text(text: str, found: str) -> bool:

@@ -21,6 +21,7 @@ DATA = {
     "evaluation_store": "evaluation",
     "vocabulary": "vocab.txt",
 }  # keys of `bert.data` and names in the folder of the data, as docs/data.md makes them
+FOLDERS = ("costs", "search")  # in systems/, of files that are no systems
 CHECKPOINT = "large.safetensors"
 
 
@@ -62,6 +63,8 @@ def target_path(name: str) -> Path:
             f"{short_repr(name)} cannot be the name of a system, which names folders and jobs; allowed are up to 100 "
             "letters, digits and _ . + - that begin with a letter or a digit"
         )
+    if name in FOLDERS:
+        raise UsageError(f"{name}: is the name of a folder in systems/; choose another name for the system")
     path = USER_SYSTEMS / f"{name}.yaml"
     taken = next((one for one in user_and_shipped_paths(path) if one.exists()), None)
     if taken is not None:

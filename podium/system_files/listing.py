@@ -151,7 +151,7 @@ def print_system(console: Console, one: SystemSummary) -> None:
         f"{optimizer.beta2:g}, weight decay {optimizer.weight_decay:g}, warm-up {optimizer.warmup_steps:,} steps, "
         f"decay to step {optimizer.decay_steps:,}",
         "hyper-parameters": "of the file" if known is None else f"{known.name}, from {known.source}",
-        "samples to target": f"{known.samples:,}" if known and known.samples else "not known",
+        "samples to target": f"{known.samples:,}, mean of {known.source}" if known and known.samples else "not known",
         "data": ", ".join(f"{key} {_shown(path)}" for key, path in config.named_paths.items()) or "the embedded text",
         "runs on this machine": f"no: {'; '.join(one.obstacles)}" if one.obstacles else "yes",
     }

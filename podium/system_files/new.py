@@ -1,7 +1,7 @@
 """`podium systems new`: a system file for this machine, with the detected hardware and the nearest published set."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperpa
 from podium.core.errors import UsageError
 from podium.core.paths import WORKING_FOLDER
 from podium.doctor.accelerators import GIB, NvidiaGpu, nvidia_gpus, same_kind
-from podium.planning.accelerators import find_accelerator, require_supported
-from podium.submission.describe import detect
+from podium.planning.accelerators import find_accelerator, memory_gigabytes, require_supported
+from podium.submission.describe import detect, same_accelerator
 from podium.system_files.compose import CHECKPOINT, DATA, Draft, data_settings
 
 HOPPER = (9, 0)
 SAMPLES_PER_GIB = 1  # of a micro-batch: published are 56 of 80 GB (A100) to 96 of 80 GB (H100)
+DEFAULT_MEMORY = 80  # GB of a GPU that is neither here nor in the table of accelerators
 TINY_BATCH = 16
 RUNTIMES = {"docker": "docker", ".sif": "apptainer"}  # by launcher or by the image's suffix; else pyxis
 MAX_SAMPLES_SHARE = 1.8  # max_samples, relative to the known samples to target
@@ -50,13 +51,14 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
         raise UsageError("--launcher docker: starts a run on one machine, but --nodes is more; choose slurm")
     on_gpus = gpus > 0
     size = options.size or ("large" if on_gpus and not missing_data(options.data) else "tiny")
-    description = dict(detect(None).fields)
+    model = options.accelerator or same_kind(gpu.name for gpu in found) or ""
+    is_here = _is_this_machine(options, launcher, gpus, found)
+    description = dict(detect(None).fields) if is_here else {}
     if on_gpus:
         description["accelerators_per_node"] = str(gpus)
-        model = options.accelerator or same_kind(gpu.name for gpu in found)
         if model:
             description["accelerator_model_name"] = model
-        if found and not options.accelerator:
+        if found and is_here:
             description["accelerator_memory_capacity"] = f"{min(gpu.total_bytes for gpu in found) / GIB:.0f} GB"
     launch: dict[str, Any] = {
         "launcher": launcher,
@@ -77,16 +79,35 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
     if size == "tiny":
         bert, why = _tiny(options, ranks)
     else:
-        bert, why, more = _large(options, ranks, description.get("accelerator_model_name", ""), found)
+        bert, why, more = _large(options, ranks, model, found if is_here else [])
         comments |= more
-    where = f"{gpus} GPUs a node" if on_gpus else "no NVIDIA GPU"
-    head = (
-        f"{name}: written by `podium systems new` for this machine ({where}). Run it with `podium run {name}`, look at "
-        f"the machine before with `podium doctor {name}`. {why}",
-        "The description is what was detected; a run needs none of it. A submission needs all 33 fields "
-        "(docs/configuration.md), and `podium submit describe` completes them.",
+    hardware = f"{gpus}×{model or 'GPU'}" if on_gpus else "no NVIDIA GPU"
+    nodes = f"{options.nodes} nodes of {hardware}" if options.nodes > 1 else f"a node of {hardware}"
+    where = f"this machine ({hardware})" if is_here else f"{nodes}, started by {launcher}"
+    described = (
+        "The description is what was detected on this machine"
+        if is_here
+        else "The description has only what the options state: the machine on which the file was written is not taken "
+        "for one of its nodes, and nothing of it was detected"
     )
-    return Draft(head, description, launch, bert, comments=comments, notes=(why,))
+    head = (
+        f"{name}: written by `podium systems new` for {where}. Run it with `podium run {name}`, look at "
+        f"the machine before with `podium doctor {name}`. {why}",
+        f"{described}; a run needs none of it. A submission needs all 33 fields (docs/configuration.md), and "
+        "`podium submit describe` on a node completes them.",
+    )
+    notes = (why,) if is_here else (why, "the description is left to a node: `podium submit describe` completes it")
+    return Draft(head, description, launch, bert, comments=comments, notes=notes)
+
+
+def _is_this_machine(options: NewOptions, launcher: str, gpus: int, found: Sequence[NvidiaGpu]) -> bool:
+    """Whether the system is this machine: a single node that is not started by Slurm, with the GPUs that are here."""
+    if options.nodes > 1 or launcher == "slurm":
+        return False
+    if gpus == 0:
+        return True
+    wanted = options.accelerator
+    return gpus <= len(found) and (wanted is None or all(same_accelerator(wanted, gpu.name) for gpu in found))
 
 
 def missing_data(folder: str) -> list[str]:
@@ -113,12 +134,14 @@ def _tiny(options: NewOptions, ranks: int) -> tuple[dict[str, Any], str]:
 
 
 def _large(
-    options: NewOptions, ranks: int, model: str, found: list[NvidiaGpu]
+    options: NewOptions, ranks: int, model: str, found: Sequence[NvidiaGpu]
 ) -> tuple[dict[str, Any], str, dict[str, str]]:
     nearest = nearest_set(ranks, model)
     batch = ranks * max(1, round(nearest.used_at[0] / ranks))
     local = batch // ranks
-    memory = min((gpu.total_bytes for gpu in found), default=80 * GIB) / GIB
+    here, of_model = min((gpu.total_bytes for gpu in found), default=0), memory_gigabytes(model)
+    memory = here / GIB if here else of_model or DEFAULT_MEMORY
+    assumed = "" if here or of_model else ", as is assumed of a GPU whose memory is not known"
     accumulation = _accumulation_steps(local, int(memory * SAMPLES_PER_GIB))
     bert: dict[str, Any] = {
         "implementation": "pytorch",
@@ -139,8 +162,8 @@ def _large(
         why += f" Before a run, prepare what is missing in {options.data}/: {', '.join(missing)} (docs/data.md)."
     comments = {
         "global_batch_size": f"Published: {nearest.used_at[0]:,}; a multiple of the {ranks} processes is needed.",
-        "gradient_accumulation_steps": f"{local} samples a process in micro-batches that fit into {memory:.0f} GB; "
-        "not measured: try less.",
+        "gradient_accumulation_steps": f"{local} samples a process in micro-batches that fit into {memory:.0f} GB"
+        f"{assumed}; not measured: try less.",
         "max_samples": f"A run that misses the target ends here; {nearest.samples or 0:,} samples were published.",
     }
     return bert, why, comments

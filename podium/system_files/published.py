@@ -7,7 +7,7 @@ hyper-parameters.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,25 +72,51 @@ class Published:
     accumulation_steps: int | None = None
     optimizer: Mapping[str, Any] = field(default_factory=dict)  # by keys of `bert.optimizer`, as logged
     algorithm: str | None = None  # None: not stated
-    rows: float | None = None  # rows of a global batch; fewer than its samples if rows are packed
+    local_rows: float | None = None  # rows of a micro-batch of a process, where logged
     trained: tuple[float, ...] = ()  # samples that the runs trained on
     family: str | None = None  # whose code it ran, where that is known
     size: str = LARGE.name
     unclear: tuple[str, ...] = ()
 
+    unknown_hardware: str = ""  # why nodes or accelerators are not known; empty where they are
+
     @property
     def name(self) -> str:
         return f"{self.round} {self.submitter} {self.system}"
 
+    @property
+    def rows(self) -> float | None:
+        """Rows of a global batch, fewer than its samples if rows are packed; None where they are not known."""
+        if self.local_rows is None or self.accelerators is None:
+            return None
+        workers = self.accelerators or (self.nodes or 1) * _sockets(self.description)
+        return self.local_rows * workers * (self.accumulation_steps or 1)
 
-def find_published(text: str) -> Published:
+
+def find_published(text: str, nodes: int | None = None, gpus: int | None = None) -> Published:
     """Return the published result of a folder, or of a name in the built-in tables.
 
-    Raises UsageError if it is neither, or if the folder has no result of BERT, or several.
+    `nodes` and `gpus` of a node are for results whose description does not state them. Raises UsageError if they are
+    missing there, or given elsewhere; if it is neither a folder nor a name; if the folder has no result of BERT, or
+    several.
     """
     path = Path(text)
-    if path.exists():
-        return from_result(_only_result(path))
+    found = from_result(_only_result(path)) if path.exists() else _find_in_tables(text)
+    if not found.unknown_hardware:
+        given = "--nodes" if nodes is not None else "--gpus"
+        if nodes is not None or gpus is not None:
+            raise UsageError(f"{given}: with --from the published result states it; leave it out, and edit the file")
+        return found
+    if nodes is None or gpus is None:
+        raise UsageError(
+            f"{text}: {found.unknown_hardware}, and its logs do not state the number of nodes and accelerators; name "
+            "them with --nodes and --gpus (of a node; 0 for CPUs)"
+        )
+    stated = f"the description ({found.unknown_hardware}): nodes and accelerators are those of --nodes and --gpus"
+    return replace(found, nodes=nodes, accelerators=nodes * gpus, unclear=(*found.unclear, stated))
+
+
+def _find_in_tables(text: str) -> Published:
     rows: list[PublishedRun | PublishedScore] = [*read_runs(), *read_scores()]
     tables = {_key(one): one for one in rows}
     wanted = "/".join(text.replace(" ", "/").split("/")).removeprefix("v").casefold()
@@ -132,8 +158,12 @@ def from_result(result: Result) -> Published:
         unclear.append(f"the runs differ in {', '.join(differing)}; those of the first one are used")
     accumulation = _whole(first.get("gradient_accumulation_steps"))
     local = first.get("d_batch_size")
-    workers = result.accelerators or (result.nodes or 1) * _sockets(result.description)
-    rows = None if local is None else float(local) * workers * (accumulation or 1)
+    unknown = ""
+    if result.nodes is None or result.accelerators is None:
+        file = f"systems/{result.system}.json"
+        about = (one for one in result.anomalies if one.startswith("systems/"))
+        lacking = "states no number of nodes or accelerators" if result.description else "is missing"
+        unknown = next(about, f"{file} {lacking}")
     size = next(
         (one.name for one in SIZES.values() if {run.eval_samples for run in runs} == {one.evaluation_samples}),
         LARGE.name,
@@ -154,10 +184,11 @@ def from_result(result: Result) -> Published:
         accumulation_steps=accumulation,
         optimizer=logged[0],
         algorithm=_algorithm(first),
-        rows=rows,
+        local_rows=None if local is None else float(local),
         trained=tuple(run.train_samples for run in runs if run.train_samples is not None),
         size=size,
         unclear=tuple(unclear),
+        unknown_hardware=unknown,
     )
 
 
@@ -269,7 +300,9 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
     comments["max_samples"] = "A run that has not reached the target by then ends: 1.5 times the most published."
     if known is not None:
         bert["hyperparameters"] = known.name
-        comments["hyperparameters"] = f"Of {known.source} (benchmarks/bert/published/hyperparameters.yaml)."
+        comments["hyperparameters"] = (
+            f"Of {known.source} (benchmarks/bert/published/hyperparameters.yaml): {_list_values(known)}."
+        )
         if published.size != LARGE.name or algorithm != _recipe_algorithm(chosen):
             bert["optimizer"] = {"algorithm": algorithm}
     else:
@@ -283,15 +316,23 @@ def draft_from(published: Published, name: str, recipe: str | None = None, data:
         f"Not in the logs, or unclear: {'; '.join(unknown)}.",
         "The description is that of the published system; replace it by that of yours before you publish a result.",
     )
-    reproduces = {
+    reproduces: dict[str, Any] = {
         "round": _bounded(published.round),
         "submitter": _bounded(published.submitter),
         "system": _bounded(published.system),
         "seconds": [round(value, 3) for value in published.seconds[:1000]],
         "samples": [round(value) for value in published.samples[:1000]],
+        "size": published.size,
+        "global_batch_size": published.global_batch_size,
     }
+    if published.accelerators is not None:
+        reproduces |= {"accelerators": published.accelerators, "accelerator": _bounded(published.accelerator)}
     notes = (f"recipe {chosen}: {why}", *(f"not in the logs, or unclear: {one}" for one in unknown))
     return Draft(head, _description(published, name, launch), launch, bert, reproduces, comments, notes)
+
+
+def _list_values(known: HyperparameterSet) -> str:
+    return ", ".join(f"{key} {value}" for key, value in known.optimizer.items() if key != "algorithm")
 
 
 def _recipe_algorithm(recipe: str) -> str:
@@ -321,8 +362,6 @@ def _description(published: Published, name: str, launch: Mapping[str, Any]) -> 
 
 def _launch(published: Published, unclear: list[str]) -> dict[str, Any]:
     nodes = published.nodes or 1
-    if published.nodes is None or published.accelerators is None:
-        unclear.append("the number of nodes and accelerators: one is assumed")
     on_cpu = published.accelerators == 0
     per_node = _sockets(published.description) if on_cpu else max(1, (published.accelerators or nodes) // nodes)
     if not on_cpu:

@@ -29,6 +29,11 @@ class HyperparameterSet:
     def algorithm(self) -> str:
         return str(self.optimizer["algorithm"])
 
+    @property
+    def is_published(self) -> bool:
+        """Whether a result of MLPerf has it."""
+        return self.source[:1].isdigit()
+
     def fits(self, size: object, algorithm: object, global_batch_size: object) -> bool:
         """Whether it was trained with this model size, optimizer, and about this global batch size."""
         if (self.size, self.algorithm) != (size, algorithm) or not isinstance(global_batch_size, int):

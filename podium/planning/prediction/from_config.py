@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.bert.lengths import reference_masked_counts
 from benchmarks.bert.manifest import LENGTH_INDEX_ONLY
 from benchmarks.bert.preparation.settings import MIN_SEQUENCE_LENGTH
+from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_tiny_samples
 from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.store import SampleStore
@@ -47,6 +48,7 @@ INTER_NODE_WARNING = "the share of their adapters' rate that nodes reach is fitt
 # one CPU took 1.79 times as long on another with two cores too.
 OTHER_MACHINE_ERROR = 1.0
 UNFITTED_ERROR = 0.3  # assumed relative error of rates for which no published run is in the fit
+SET_TOLERANCE = 0.05  # relative difference from the samples to target of a named set, above which both are stated
 WITHOUT_BF16 = ("t4",)  # on these `precision: auto` is fp16
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
 
@@ -215,6 +217,13 @@ def estimate_samples(config: RunConfig, unsure: list[str]) -> Estimate:
             "samples to target come from runs that start from MLPerf's checkpoint, and initial_checkpoint is not set"
         )
     estimate = found.estimate(batch)
+    named = hyperparameter_sets().get(config.hyperparameters or "")
+    published = named is not None and named.is_published and named.fits(config.size, algorithm, batch)
+    if published and named and named.samples and abs(estimate.mean / named.samples - 1) > SET_TOLERANCE:
+        unsure.append(
+            f"samples to target, {estimate.mean:,.0f}, are of the fit over the batch sizes of published A100 systems; "
+            f"{named.name} needed {named.samples:,} in {named.source}"
+        )
     if estimate.mean > config.max_samples:
         unsure.append(
             f"max_samples {config.max_samples:,} would end the run before the predicted {estimate.mean:,.0f} samples"

@@ -75,7 +75,8 @@ def test_samples_that_no_log_states_are_not_tested(tmp_path: Path, write_system:
     runs.make([1000.0, 1001.0])
     reproduces = {"round": "v2.0", "submitter": "O", "system": "S", "seconds": [1000.0, 1002.0]}
     found = compare_published(str(write_system({"reproduces": reproduces})), (), read, runs.folders)
-    assert "Samples to target cannot be compared: not stated in the logs of v2.0 O S." in found.verdict
+    assert "Samples to target cannot be compared: the logs state none" in found.verdict
+    assert "MLPerf's target (of v2.0 O S)." in found.verdict
 
 
 def test_runs_with_other_settings_are_left_out(tmp_path: Path, write_system: Callable[..., Path]) -> None:
@@ -107,3 +108,38 @@ def test_logs_of_another_result_are_refused(compare: Callable[..., PublishedComp
     logs = write_result(tmp_path / "training_results_v2.0" / "ORG", system="OTHER")
     with pytest.raises(UsageError, match=r"has no result v2.0 Org Inc. SYS, which the system reproduces; it has"):
         compare([1000.0, 1001.0], [1000.0, 1001.0], logs=logs)
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "message"),
+    [
+        ({"size": "tiny"}, {}, "not the same task: size tiny against large"),
+        ({"target_accuracy": 0.01}, {}, "not the same task: target accuracy 0.01 against 0.72"),
+        ({"target_accuracy": None}, {}, "target accuracy none against 0.72"),
+        ({"target_accuracy": 0.72}, {"round": "v0.7"}, "target accuracy 0.72 against 0.712"),
+        ({"size": "large"}, {"size": "tiny"}, "size large against tiny"),
+    ],
+)
+def test_another_task_is_not_compared(
+    tmp_path: Path, write_system: Callable[..., Path], own: dict[str, Any], wanted: dict[str, Any], message: str
+) -> None:
+    """Runs of the tiny BERT to an accuracy of 0.01 were compared with BERT-large, with a p-value."""
+    runs = RunFactory(tmp_path / "work", previous_layout=False)
+    runs.make([1000.0, 1001.0], **own)
+    reproduces = {"round": "v2.0", "submitter": "O", "system": "S", "seconds": [1000.0, 1002.0]} | wanted
+    with pytest.raises(UsageError) as refused:
+        compare_published(str(write_system({"reproduces": reproduces})), (), read, runs.folders)
+    assert message in str(refused.value)
+
+
+def test_other_batches_and_accelerators_are_named_first(tmp_path: Path, write_system: Callable[..., Path]) -> None:
+    runs = RunFactory(tmp_path / "work", previous_layout=False)
+    launch = {"launcher": "torchrun", "nodes": 1, "processes_per_node": 4, "device": "cuda"}
+    runs.make([1000.0, 1001.0], launch=launch, description={"accelerator_model_name": "NVIDIA A100-SXM4-80GB"})
+    reproduces = {"round": "v2.0", "submitter": "O", "system": "S", "seconds": [1000.0, 1002.0], "accelerators": 8}
+    reproduces |= {"global_batch_size": 768, "accelerator": "NVIDIA H200-SXM5-141GB"}
+    found = compare_published(str(write_system({"reproduces": reproduces})), (), read, runs.folders)
+    assert found.verdict.startswith(
+        "Not the same task: global batch size 448 against 768; 4 accelerators against 8; "
+        "accelerator NVIDIA A100-SXM4-80GB against NVIDIA H200-SXM5-141GB, v2.0 O S second. Time-to-train"
+    )

@@ -20,6 +20,7 @@ from benchmarks.bert.checkpoint.podium import write_podium_checkpoint
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.manifest import NodePart
 from benchmarks.bert.preparation.prepare import prepare_subset
+from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from benchmarks.bert.published.reading import SamplesToTarget
 from benchmarks.bert.sizes import TINY
 from benchmarks.bert.store import SampleStore
@@ -27,7 +28,7 @@ from podium.core.finding import Finding, has_errors
 from podium.doctor.context import DiagnosticContext
 from podium.doctor.diagnose import run_checks, summary
 from podium.doctor.filesystem import Speed, check_caches, check_data, check_read_speed
-from podium.doctor.rules import check_licence
+from podium.doctor.rules import check_licence, needed_samples
 from podium.run.source import has_licence
 
 MakeContext = Callable[..., DiagnosticContext]
@@ -529,6 +530,15 @@ def test_fewer_samples_than_any_run_needed(make_context: MakeContext, monkeypatc
     assert problems(make_context("max_samples=500")) == {}
     publish(monkeypatch, batch=64)
     assert problems(make_context("max_samples=280")) == {}  # nothing is published near this batch size
+
+
+def test_published_hyper_parameters_are_no_error_at_their_batch_size() -> None:
+    """The rate of eight H200, which needed 2.55 million samples, had to last for those of A100 systems."""
+    for known in hyperparameter_sets().values():
+        if known.is_published and known.samples and known.algorithm == "lamb":
+            needed = needed_samples(known.size, known.used_at[0])
+            assert needed is not None and needed.least <= needed.mean <= known.samples
+            assert known.optimizer["decay_steps"] * known.used_at[0] >= needed.mean, known.name
 
 
 def test_learning_rate_that_is_zero_too_early(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:

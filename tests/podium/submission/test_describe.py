@@ -256,6 +256,47 @@ def test_gpu_libraries_are_left_out_without_a_gpu() -> None:
     assert set(detect(device).software) <= {"kernel", "python", "cuda_driver"}
 
 
+ON_GPUS = {
+    "launch.device": "cuda",
+    "launch.processes_per_node": 8,
+    "bert.precision": "bf16",
+    "description.accelerators_per_node": "8",
+    "description.accelerator_model_name": "NVIDIA H200",
+    "description.host_processor_model_name": "AMD EPYC 9654",
+    "description.host_processors_per_node": "2",
+}
+ELSEWHERE = "not checked: this machine is not one of its nodes"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number", "model", "is_node"),
+    [
+        ("torchrun", "8", "NVIDIA H200", True),
+        ("torchrun", "4", "NVIDIA H200", True),
+        ("torchrun", "0", "", False),
+        ("torchrun", "8", "NVIDIA B200", False),
+        ("slurm", "8", "NVIDIA H200", True),
+        ("slurm", "4", "NVIDIA H200", False),
+    ],
+)
+def test_host_fields_are_not_checked_on_a_machine_with_other_accelerators(
+    write_system: Any, launcher: str, number: str, model: str, is_node: bool
+) -> None:
+    """A machine without GPUs was compared as a node of a cluster, and reported to be the same."""
+    here = {"accelerators_per_node": number} | ({"accelerator_model_name": model} if model else {})
+    detected = Detected(
+        {key: value for key, value in DETECTED.fields.items() if "accelerator" not in key} | here, DETECTED.software
+    )
+    config = load_system(str(write_system(ON_GPUS | {"launch.launcher": launcher})))
+    fields = compare(config, detected)
+    found = {one.name: one.verdict for one in fields}
+    assert found["host_processor_model_name"] == found["host_processors_per_node"] == ("same" if is_node else ELSEWHERE)
+    assert found["accelerators_per_node"] == ("same" if number == "8" else "differs")
+    assert found["cooling"] == "not detected" and found["number_of_nodes"] == "same"
+    filled = fill_description(config, fields)[1]
+    assert bool(filled) is is_node
+
+
 SEVERAL = {"launch.nodes": 8, "launch.rendezvous": "node0:29500", "description.number_of_nodes": "8"}
 
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from podium.cli.main import app
 from podium.config import load
 from podium.config.load import load_system
+from podium.config.schema import is_stated
 from podium.core.errors import UsageError
 from podium.doctor.accelerators import GIB, NvidiaGpu
 from podium.run.run_set import RunRequest
@@ -71,6 +72,47 @@ def test_many_nodes_are_started_by_slurm_with_the_image(monkeypatch: pytest.Monk
     assert config.launch.container is not None and config.launch.container.runtime == "apptainer"
 
 
+HOST_FIELDS = ("host_memory_capacity", "host_processor_vcpu_count", "operating_system", "host_processor_model_name")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "is_here"),
+    [
+        (0, NewOptions(), True),
+        (8, NewOptions(), True),
+        (8, NewOptions(gpus=4, accelerator="H200"), True),
+        (0, NewOptions(gpus=8, accelerator="H200"), False),
+        (8, NewOptions(gpus=8, accelerator="B200"), False),
+        (4, NewOptions(gpus=8), False),
+        (8, NewOptions(nodes=2), False),
+        (0, NewOptions(nodes=2, gpus=8, accelerator="H200", launcher="slurm", image="podium.sqsh"), False),
+    ],
+)
+def test_host_fields_are_only_of_a_system_that_is_this_machine(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, options: NewOptions, is_here: bool
+) -> None:
+    """The virtual machine on which a cluster's file was written was described as its node."""
+    with_gpus(monkeypatch, gpus)
+    draft = draft_for_machine("box", options)
+    described = compose.load_draft(draft, "box").description
+    stated = [key for key in HOST_FIELDS if is_stated(str(getattr(described, key)))]
+    assert bool(stated) is is_here and ("for this machine (" in draft.head[0]) is is_here
+    assert ("nothing of it was detected" in draft.head[1]) is not is_here
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "steps"),
+    [("H200", "141 GB", 1), ("A100-SXM4-80GB", "80 GB", 1), ("A100", "40 GB", 2), ("Other", "80 GB, as is assumed", 2)],
+)
+def test_micro_batches_fit_into_the_memory_of_the_named_accelerator(
+    monkeypatch: pytest.MonkeyPatch, model: str, memory: str, steps: int
+) -> None:
+    with_gpus(monkeypatch, 0)
+    draft = draft_for_machine("box", NewOptions(gpus=8, accelerator=model, size="large"))
+    assert f"micro-batches that fit into {memory}" in draft.comments["gradient_accumulation_steps"]
+    assert draft.bert["gradient_accumulation_steps"] == steps
+
+
 def test_gpus_without_data_train_the_tiny_bert(monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, 3)
     config = compose.load_draft(draft_for_machine("box", NewOptions(data="nowhere")), "box")
@@ -82,15 +124,16 @@ def test_the_nearest_set_is_of_the_same_kind_of_gpus(gpus: int, model: str, name
     assert nearest_set(gpus, model).name == name
 
 
-def test_an_existing_file_is_not_replaced(systems: Path) -> None:
+@pytest.mark.parametrize("name", ["mine", "mine.yaml"])
+def test_an_existing_file_is_not_replaced(systems: Path, name: str) -> None:
     systems.mkdir()
     (systems / "mine.yaml").write_text("mine")
-    found = CliRunner().invoke(app, ["systems", "new", "mine"])
+    found = CliRunner().invoke(app, ["systems", "new", name])
     assert isinstance(found.exception, UsageError) and "exists already and is not replaced" in str(found.exception)
     assert (systems / "mine.yaml").read_text() == "mine" and len(list(systems.iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", ["laptop", "../mine", "a b", ""])
+@pytest.mark.parametrize("name", ["laptop", "../mine", "a b", "", "costs", "search"])
 def test_names_that_are_taken_or_paths_are_refused(name: str) -> None:
     assert load.USER_SYSTEMS == compose.USER_SYSTEMS
     with pytest.raises(UsageError):
@@ -105,6 +148,7 @@ def test_names_that_are_taken_or_paths_are_refused(name: str) -> None:
             "--launcher: found slrum (did you mean slurm?); allowed are torchrun",
         ),
         (["--recipe", "packd"], "--recipe: found packd (did you mean packed?)"),
+        (["--accelerator", "H" * 201], "--accelerator: has 201 characters; allowed are 200"),
         (["--size", "huge"], "--size: found huge; allowed are large, tiny"),
         (["--gpus", "8"], "--gpus: nvidia-smi lists no GPU here; name their model with --accelerator"),
         (["--image", "podium.sqsh"], "--image: has no effect with --launcher torchrun"),

@@ -71,8 +71,11 @@ def test_logged_values_are_used_and_resolve(write: Write) -> None:
 
 
 def test_a_published_set_is_named_where_the_values_are_equal(write: Write) -> None:
-    config, _ = resolve(write(PUBLISHED_448))
+    folder = write(PUBLISHED_448)
+    config, _ = resolve(folder)
     assert config.hyperparameters == "lamb_448"
+    comment = draft_from(find_published(str(folder)), "repro").comments["hyperparameters"]
+    assert "learning_rate 0.000425, beta1 0.9" in comment and "decay_steps 6700" in comment
 
 
 @pytest.mark.parametrize(
@@ -148,6 +151,32 @@ def test_cpus_get_a_process_for_each_socket(write: Write) -> None:
 def test_a_refusal_by_the_closed_division_opens_the_file(write: Write) -> None:
     config, notes = resolve(write({**LAMB, "opt_name": "adamw"}))
     assert config.division == "open" and notes[-1].startswith("division: open, since the closed division refuses it")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "systems/SYS.json is missing"),
+        ("{", "systems/SYS.json "),
+        ('{"notes": "' + "x" * 2_000_000 + '"}', "systems/SYS.json "),
+        ('{"number_of_nodes": "many"}', "systems/SYS.json states no number of nodes or accelerators"),
+    ],
+)
+def test_hardware_that_nothing_states_is_not_guessed(write: Write, content: str | None, reason: str) -> None:
+    """One node with one accelerator was assumed, and packing derived from it."""
+    folder = write({**PUBLISHED_448, "d_batch_size": 28})
+    file = folder.parents[2] / "systems" / "SYS.json"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content, encoding="utf-8")
+    with pytest.raises(UsageError) as refused:
+        find_published(str(folder), nodes=1)
+    assert reason in str(refused.value) and "with --nodes and --gpus" in str(refused.value)
+    found = find_published(str(folder), nodes=2, gpus=8)
+    assert (found.nodes, found.accelerators, found.rows) == (2, 16, 448)
+    draft = draft_from(found, "repro")
+    assert draft.bert["recipe"] == "indexed" and any(reason in note for note in draft.notes)
 
 
 def test_text_of_the_description_is_escaped_and_bounded(write: Write) -> None:
