@@ -14,9 +14,10 @@ from typing import TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from podium.config.run_folder import WARM_STEPS
+
 Item = TypeVar("Item")
 
-WARM_STEPS = 10  # timed steps before the profile: caches and the loader's queue have filled
 MAX_MEMORY_EVENTS = 100_000
 TABLE_ROWS = 40
 

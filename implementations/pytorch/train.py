@@ -35,13 +35,16 @@ def main() -> int:
     )
     parser.add_argument("--profile", type=int, default=0, metavar="STEPS", help="number of steps to profile")
     parser.add_argument("--profile-all-ranks", action="store_true", help="profile all ranks, not only the first")
+    parser.add_argument(
+        "--swept", action="store_true", help="a run of `podium sweep`, whose log is marked as no result"
+    )
     arguments = parser.parse_args()
     end_with_parent()
     folder = RunFolder(arguments.folder)
     try:
         with shared_lock(folder.lock), _report_full_disk(folder):
             profile = Profile(arguments.profile, arguments.profile_all_ranks)
-            return _train(arguments.config, folder, arguments.caches_cleared, profile)
+            return _train(arguments.config, folder, arguments.caches_cleared, profile, arguments.swept)
     except PodiumError as error:
         with suppress(PodiumError):  # the disk may be full, which the launcher reports
             folder.write_failure(error)
@@ -74,7 +77,7 @@ class Profile:
         return self.steps if self.all_ranks or int(os.environ["RANK"]) == 0 else 0
 
 
-def _train(config_path: Path, folder: RunFolder, caches_cleared: bool, profile: Profile) -> int:
+def _train(config_path: Path, folder: RunFolder, caches_cleared: bool, profile: Profile, swept: bool) -> int:
     config = load_resolved(config_path)
     if failure := folder.read_failure(final_only=True):
         raise failure  # torchrun restarts failed processes; a final failure would only repeat
@@ -87,6 +90,8 @@ def _train(config_path: Path, folder: RunFolder, caches_cleared: bool, profile: 
             stack.enter_context(log)
             if profile.steps:
                 log.log_profile(profile.steps)
+            if swept and config.seed is not None:
+                log.log_sweep(config.seed)
         # Imported only now: importing torch takes seconds, and init_start is to be logged before.
         from implementations.pytorch.distributed.process_group import init_distributed
         from implementations.pytorch.trainer import Trainer

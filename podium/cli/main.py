@@ -31,6 +31,7 @@ from podium.core.console import (
     Console,
     errors,
     print_findings,
+    print_json,
     print_message,
     print_note,
     print_status,
@@ -175,8 +176,8 @@ def run(
             metavar="STEPS",
             min=1,
             max=1000,
-            help="Trace this number of steps with torch.profiler into the run's folder. The run is slower, so its log "
-            "is not a result.",
+            help="Trace this number of steps, after the first ten, with torch.profiler into the run's folder. The run "
+            "is slower, so its log is not a result.",
         ),
     ] = None,
     profile_all_ranks: Annotated[
@@ -203,7 +204,7 @@ def run(
     from podium.run.requeue import JobRecord
     from podium.run.run_set import RunRequest, execute, resolve_run_folder
     from podium.run.summary import as_json as summary_json
-    from podium.run.summary import print_table
+    from podium.run.summary import failure_json, print_table
 
     folder = resolve_run_folder(resumed) if resumed is not None else None
     job = JobRecord(job_record) if job_record is not None else None
@@ -226,9 +227,14 @@ def run(
     try:
         for finished_run in execute(request, Progress(errors)):
             finished.append(finished_run)
-    finally:  # runs that have ended are reported even if a later one fails
-        if finished:
-            print_output(as_json, summary_json(finished), lambda to: print_table(to, request.config, finished))
+    except (PodiumError, Interrupted) as error:
+        if as_json and node_rank == 0:
+            print_json(failure_json(error, finished))
+        elif finished:  # runs that have ended are reported even if a later one fails
+            print_table(Console(), request.config, finished)
+        raise
+    if finished:
+        print_output(as_json, summary_json(finished), lambda to: print_table(to, request.config, finished))
     shortfalls = [finished_run.shortfall(request.config) for finished_run in finished]
     for message in dict.fromkeys(filter(None, shortfalls)):
         print_message(message)

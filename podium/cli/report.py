@@ -41,7 +41,7 @@ def report(
     """Report on local runs: outcome, speed, balance and phases; --html adds curves of loss and accuracy.
 
     Of several sets, a table has a row for each: the settings in which they differ, time-to-train, samples to target,
-    and p of Welch's t-test against the first set.
+    and p of Welch's t-test against the first set that has runs which succeeded.
 
     Covers finished, running and failed runs, and changes nothing in their folders except with --log-to. Exit code 0
     whatever the outcome of the runs, 1 if the page cannot be written, 2 if a folder contains no run.

@@ -1,12 +1,13 @@
 """`podium sweep`: sets of runs for all combinations of recipes and settings."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from podium.cli.options import AsJson, System, print_output
-from podium.core.console import errors, number_table, print_message
+from podium.core.console import errors, number_table, print_message, print_note
 from podium.core.errors import Interrupted, PodiumError, UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def sweep(
     if not all(names):
         raise UsageError(f"--recipe {recipes}: a name is empty; separate recipes by single commas")
     planned = plan_sweep(SweepRequest(system, names, settings or [], seeds, out))
+    messages = [*planned.messages, *_unnamed_differences(planned)]
+    for message in messages:
+        print_note(message)
     if dry_run:
         print_output(as_json, sweep_json(planned), lambda to: print_plan(to, planned))
         return
@@ -74,7 +78,7 @@ def sweep(
     from podium.launch.launch import require_torch
 
     require_torch()
-    total, failures = planned.missing, list[dict[str, Any]]()
+    failures = list[dict[str, Any]]()
     try:
         for one, seed, result in run_sweep(planned, Progress(errors)):
             if isinstance(result, PodiumError):
@@ -83,7 +87,8 @@ def sweep(
     except Interrupted as error:
         left = planned.missing
         raise Interrupted(
-            f"{error}; {total - left} of {total} runs were finished, and the same command makes the other {left}"
+            f"{error}; {planned.total - left} of {planned.total} runs are finished, and the same command makes the "
+            f"other {left}"
         ) from None
     _report(planned, failures, html, as_json)
     if failures:
@@ -92,10 +97,28 @@ def sweep(
 
 def print_plan(console: "Console", planned: "Sweep") -> None:
     """Print the combinations with the number of their finished runs."""
-    table = number_table(f"{len(planned.sets)} sets in {planned.folder}", "set", "finished", "to run")
+    count = len(planned.sets)
+    table = number_table(f"{count} {'set' if count == 1 else 'sets'} in {planned.folder}", "set", "finished", "to run")
     for one in planned.sets:
         table.add_row(one.name, str(len(one.finished)), str(len(one.missing)))
     console.print(table)
+
+
+def _unnamed_differences(planned: "Sweep") -> "Iterator[str]":
+    """Yield a note if the sets differ in settings that the command does not give, such as a recipe's optimizer."""
+    from podium.report.load import flatten
+    from podium.report.run import SETTINGS, format_setting
+    from podium.report.sets import differing_keys
+
+    settings = [dict(flatten(one.config.model_dump(mode="json", by_alias=True), "")) for one in planned.sets]
+    named = planned.named_keys
+    keys = [key for key in differing_keys(settings) if not any(f"{key}.".startswith(f"{one}.") for one in named)]
+    if keys:
+        found = (
+            f"{SETTINGS.get(key, key)} ({', '.join(dict.fromkeys(format_setting(one.get(key)) for one in settings))})"
+            for key in keys
+        )
+        yield f"besides what the command gives, the sets differ in {'; '.join(found)}; --set gives them one value"
 
 
 def _report(planned: "Sweep", failures: list[dict[str, Any]], html: Path | None, as_json: bool) -> None:

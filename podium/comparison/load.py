@@ -235,7 +235,10 @@ def _map_in_processes(
                 found.append(one)
                 on_read(1)
         except BrokenProcessPool:
-            raise WorkError("a process that read logs was killed. Check the free memory, and try again") from None
+            raise WorkError(
+                "a process that read logs was killed, or could not start. In a script of your own, call Podium below "
+                'if __name__ == "__main__": its processes import the script again. Otherwise check the free memory'
+            ) from None
         except BaseException:
             processes.shutdown(wait=False, cancel_futures=True)
             raise

@@ -4,7 +4,7 @@ A resumed run uses the configuration stored in its folder; only launch options t
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,7 +100,7 @@ def resolve_system(
             "it is drawn for every run"
         )
     config = _with_derived_description(config, origins)
-    warnings = (*layers.notes, *_recipe_warnings(config, layers.recipe_keys, file))
+    warnings = (*layers.notes, *_recipe_warnings(config, layers, overrides, file))
     return LoadedSystem(config if paths_as_written else _with_absolute_paths(config), origins, warnings)
 
 
@@ -290,25 +290,49 @@ def _without(values: Mapping[str, Any], key: Location) -> dict[str, Any]:
     return rest | ({key[0]: inner} if inner else {})
 
 
-def _recipe_warnings(config: RunConfig, recipe_keys: Mapping[str, Any], file: SystemFile) -> list[str]:
-    """Return a warning if the system's file overrides keys by which a recipe is the method of a paper."""
+def _recipe_warnings(
+    config: RunConfig, layers: Layers, overrides: Mapping[str, Any], file: SystemFile
+) -> Iterator[str]:
+    """Yield a warning for each source that overrides keys by which a recipe is the method of a paper."""
     if config.recipe not in PUBLISHED_RECIPES:
-        return []
-    resolved, own = config.model_dump(mode="json"), file.document["bert"]
+        return
+    resolved, recipe_keys = config.model_dump(mode="json"), layers.recipe_keys
     changed = [
-        f"{'.'.join(key)} is {_format(_value(resolved, key))} ({_format(_value(recipe_keys, key))} in the recipe)"
+        key
         for key in _leaf_keys(recipe_keys)
         if key[0] not in NOT_OF_THE_METHOD
         and _value(recipe_keys, key) != "auto"
-        and _value(own, key[:1]) is not None
-        and _value(own, key) == _value(resolved, key) != _value(recipe_keys, key)
+        and _value(resolved, key) != _value(recipe_keys, key)
     ]
-    if not changed:
-        return []
-    return [
-        f"{file.shown} overrides what makes recipe {config.recipe} the published method: {'; '.join(changed)}. To "
-        "train as published, remove these keys from the file"
+    set_keys = _leaf_keys(overrides)
+    on_command_line = [key for key in changed if any(key[: len(one)] == one for one in set_keys)]
+    own = file.document["bert"]
+    in_file = [
+        key
+        for key in changed
+        if key not in on_command_line and _value(own, key[:1]) is not None and _value(own, key) == _value(resolved, key)
     ]
+
+    def describe(keys: Sequence[Location]) -> str:
+        return "; ".join(
+            f"{'.'.join(key)} is {_format(_value(resolved, key))} ({_format(_value(recipe_keys, key))} in the recipe)"
+            for key in keys
+        )
+
+    overridden = f"what makes recipe {config.recipe} the published method"
+    if in_file:
+        yield (
+            f"{file.shown} overrides {overridden}: {describe(in_file)}. To train as published, remove these keys from "
+            "the file"
+        )
+    if on_command_line:
+        options = " ".join(
+            f"{COMMAND_LINE} {'.'.join(key)}={_format(_value(resolved, key))}" for key in on_command_line
+        )
+        yield (
+            f"{options} overrides {overridden}: {describe(on_command_line)}. To train as published, leave "
+            f"{'it' if len(on_command_line) == 1 else 'them'} out"
+        )
 
 
 def _value(values: Any, key: Location) -> Any:

@@ -23,6 +23,7 @@ from podium.core.json_files import json_digest, parse_json, read_json
 
 FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
+WARM_STEPS = 10  # steps before the traced ones of --profile: caches and the loader's queue have filled
 UNFINISHED_MARKER = "unfinished"  # marker file in a checkpoint that is being written
 FOLDER_NAME = "batch_{:08d}"
 # Facts that harness and implementation share, and their types.

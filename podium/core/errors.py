@@ -10,6 +10,7 @@ signal, whether or not a checkpoint was saved.
 import signal
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -45,6 +46,7 @@ class PodiumError(Exception):
     """Base class of failures that are reported to the user as one message."""
 
     exit_code = 1
+    run_folder: Path | None = None  # of the run that failed, where it had begun
 
 
 class WorkError(PodiumError):
@@ -78,6 +80,8 @@ class Interrupted(BaseException):
     A signal handler raises it at any point. Like KeyboardInterrupt it is not an Exception, so that code which handles
     failures and continues does not catch it.
     """
+
+    run_folder: Path | None = None  # of the run that was interrupted, where it had begun
 
     def __init__(self, message: str = "interrupted") -> None:
         super().__init__(message)

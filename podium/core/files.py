@@ -105,6 +105,14 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
+def make_named_folder(folder: Path) -> Path:
+    """Create a folder that an option of the command names, as `make_folder`. UsageError if it cannot be created."""
+    try:
+        return make_folder(folder)
+    except WorkError as error:
+        raise UsageError(str(error)) from None
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for binary reading; OSError for anything else. Does not block on a pipe without a writer."""
     # Opened first and examined through the descriptor: the file could be replaced between a stat and an open.

@@ -8,6 +8,7 @@ WORKING_FOLDER  runs/, data/, results/       the repository    the current folde
 
 import os
 import re
+import shlex
 import sys
 from base64 import urlsafe_b64decode
 from hashlib import sha256
@@ -114,3 +115,10 @@ def _recorded_hash(name: str) -> bytes | None:
         return None
     found = [line.split(",")[1] for line in recorded.splitlines() if line.startswith(f"{name},sha256=")]
     return urlsafe_b64decode(found[0].removeprefix("sha256=") + "=") if found else None
+
+
+def install_command(*requirements: str) -> str:
+    """Return the command that installs packages for the interpreter of this process."""
+    interpreter = Path(sys.executable)
+    shown = interpreter.relative_to(Path.cwd()) if interpreter.is_relative_to(Path.cwd()) else interpreter
+    return shlex.join([str(shown), "-m", "pip", "install", *requirements])

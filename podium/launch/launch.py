@@ -28,7 +28,7 @@ from podium.core.errors import (
 )
 from podium.core.files import private_folder, require_disk_space, user_cache_folder, write_error
 from podium.core.locks import shared_lock
-from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, child_environment
+from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, child_environment, install_command
 from podium.core.process_tree import DescendantProcesses, adopted_orphans, send_signal
 from podium.core.processes import discard_closed_terminal_output, end_with_parent, stop_signals
 from podium.launch.addresses import interface_of
@@ -58,7 +58,7 @@ SINGLE_NODE = Node()
 def require_torch() -> None:
     """Raise UsageError if PyTorch is not installed."""
     if find_spec("torch") is None:
-        raise UsageError("this needs PyTorch, which is not installed here: pip install 'podium[train]'")
+        raise UsageError(f"this needs PyTorch, which is not installed here: {install_command('podium[train]')}")
 
 
 JOIN_SECONDS = 600  # timeout of torchrun's rendezvous

@@ -85,15 +85,16 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(numbers, n, mean, sd, middle, interval)
 
 
-def welch_test(a: Summary, b: Summary) -> Welch | str:
+def welch_test(a: Summary, b: Summary, names: tuple[str, str] = ("A", "B")) -> Welch | str:
     """Test the means of two sets of positive numbers for a difference, without assuming equal variances.
 
-    Returns the reason as a sentence fragment if there is no test. Source: B. L. Welch, The generalization of
-    "Student's" problem when several different population variances are involved, Biometrika 34, 1947.
+    Returns the reason as a sentence fragment, with these names of the sides, if there is no test. Source: B. L. Welch,
+    The generalization of "Student's" problem when several different population variances are involved, Biometrika 34,
+    1947.
     """
     from scipy import stats  # takes a second to import, for commands that test nothing
 
-    few = [name for name, side in (("A", a), ("B", b)) if side.n < 2]
+    few = [name for name, side in zip(names, (a, b), strict=True) if side.n < 2]
     if few:
         return f"{' and '.join(few)} {'have' if len(few) > 1 else 'has'} fewer than two values"
     if a.mean is None or b.mean is None or a.sd is None or b.sd is None or min(a.mean, b.mean) <= 0:

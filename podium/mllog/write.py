@@ -24,6 +24,7 @@ from podium.mllog.lines import Event, parse_stream
 # Podium's key in the log of a run that was restarted from a checkpoint: such a log must not be submitted.
 RESTARTED = "podium_restarted"
 PROFILED = "podium_profiled"  # likewise for a run of which steps were profiled, with their number
+SWEPT = "podium_swept"  # likewise for a run of `podium sweep`, with its seed
 # Podium's key in the log of a run during which the machine's clock was set, by that number of seconds.
 CLOCK_STEPPED = "podium_clock_stepped"
 # Ranks differ in their samples only: each has the whole model and whole sequences, and no layer has experts.
@@ -147,6 +148,10 @@ class ResultLog:
     def log_profile(self, steps: int) -> None:
         """Log that steps of the run are profiled: it cannot be submitted."""
         self.event(PROFILED, steps)
+
+    def log_sweep(self, seed: int) -> None:
+        """Log that the run is one of a sweep, with a stated seed: it cannot be submitted."""
+        self.event(SWEPT, seed)
 
     def log_block_start(self, samples: int, samples_in_block: int) -> None:
         """Log the start of a block after `samples` samples, which is the unit of epoch_num."""

@@ -95,6 +95,13 @@ def _explain_no_runs(path: Path) -> str:
         for folder in _list_folders(path)
         if any(SET_NAME.fullmatch(below.name) for below in _list_folders(folder))
     ]
+    sweeps = [
+        str(path / folder.name)
+        for folder in _list_folders(path)
+        if any((below / SET).is_file() for below in _list_folders(folder))
+    ]
+    if sweeps and not systems:
+        return f"has no set of runs besides those of a sweep; give {format_list(sweeps, MAX_NAMED)}"
     if systems:
         return f"has folders of systems; give one of them: {format_list(systems, MAX_NAMED)}"
     return "has no run; give runs/SYSTEM, a set in it (runs/SYSTEM/DATE_TIME) or a run (runs/SYSTEM/DATE_TIME/run_N)"

@@ -24,7 +24,7 @@ from podium.report.charts import (
 )
 from podium.report.metrics import Statistics, summarise
 from podium.report.run import SETTINGS, ReportedRun, ReportedSet, Setting, format_setting
-from podium.report.sets import QUANTITIES, ComparedSet, compare_sets, format_p, name_sets, slowest_ranks
+from podium.report.sets import QUANTITIES, ComparedSet, compare_sets, format_p, name_sets, p_caption, slowest_ranks
 from podium.run.outcome import GOOD, MEANINGS, Outcome
 
 
@@ -98,10 +98,6 @@ def format_mean_sd(field: ReportField, over: Statistics) -> str:
 
 
 SETS_TITLE = "time-to-train, samples to target and sequences/s of the runs that succeeded, mean ± sd"
-P_CAPTION = (
-    "p: Welch's t-test of the mean against the first set's, two-sided and not corrected for the number of sets. Runs "
-    "that missed their target, failed or were stopped are left out. –: no test, for fewer than two runs or no spread."
-)
 
 
 def format_values(one: ComparedSet, key: str) -> str:
@@ -186,12 +182,12 @@ def _single_run_statistics(one: ReportedSet, key: str) -> Statistics | None:
 
 
 def _sets_table(sets: Sequence[ReportedSet]) -> Table:
-    """Table of sets: means over the runs that succeeded, and tests against the first set."""
+    """Table of sets: means over the runs that succeeded, and tests against the first that has such runs."""
     columns = [text("set"), number("n", help="runs that succeeded")]
     columns += [number(title, priority=ESSENTIAL if title == SETS_COLUMNS[0] else USUAL) for title in SETS_COLUMNS]
     columns += [text("outcomes"), text("folder")]
     rows: list[list[Value]] = []
-    for one in compare_sets(sets):
+    for one in (compared := compare_sets(sets)):
         cells: list[Value] = []
         for key in QUANTITIES:
             over, test = summarise(one.values(key)), one.tests.get(key)
@@ -199,7 +195,7 @@ def _sets_table(sets: Sequence[ReportedSet]) -> Table:
             if key != "sequences_per_second":
                 cells.append(Cell(format_p(test), test.p) if isinstance(test, Welch) else None)
         rows.append([one.name, len(one.set.good_runs), *cells, outcome_counts(one.set.runs), one.set.name])
-    return Table("Sets", columns, rows, caption=P_CAPTION)
+    return Table("Sets", columns, rows, caption=p_caption(compared))
 
 
 SETS_COLUMNS = ("time-to-train", "p (time)", "samples to target", "p (samples)", "sequences/s")

@@ -171,8 +171,8 @@ class ReportedSet:
 
     @cached_property
     def common_settings(self) -> Mapping[str, Setting]:
-        """Settings with the same value in all runs."""
-        first, *others = (run.settings for run in self.runs)
+        """Settings with the same value in all runs whose settings are known."""
+        first, *others = [run.settings for run in self.runs if run.settings] or [{}]
         return {key: value for key, value in first.items() if all(key in one and one[key] == value for one in others)}
 
     @cached_property

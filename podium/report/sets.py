@@ -31,21 +31,26 @@ class ComparedSet:
     set: ReportedSet
     name: str  # the settings in which the sets differ; unique
     differing: Mapping[str, Setting]  # these settings, by their dotted keys
-    tests: Mapping[str, Welch | str]  # against the first set, by QUANTITIES; a reason without a test; empty: the first
+    # Against `reference`, by QUANTITIES; a reason without a test; empty for the reference itself.
+    tests: Mapping[str, Welch | str]
+    reference: str  # number and name of the first set that has runs which succeeded or completed, else of the first
 
     def values(self, quantity: str) -> list[float]:
         return _values(self.set, quantity)
 
 
 def compare_sets(sets: Sequence[ReportedSet]) -> list[ComparedSet]:
-    """Name the sets by the settings in which they differ, and test each against the first."""
+    """Name the sets by the settings in which they differ, and test each against the first that has runs."""
     if not sets:
         return []
-    first = {key: summarize(_values(sets[0], key)) for key in QUANTITIES}
+    first, named = next((place for place, one in enumerate(sets) if one.good_runs), 0), name_sets(sets)
+    reference = f"{first + 1} {named[first][0]}"
+    values = {key: summarize(_values(sets[first], key)) for key in QUANTITIES}
     found = []
-    for place, (one, (name, differing)) in enumerate(zip(sets, name_sets(sets), strict=True)):
-        tests = {key: welch_test(summarize(_values(one, key)), first[key]) for key in QUANTITIES} if place else {}
-        found.append(ComparedSet(one, name, differing, tests))
+    for place, (one, (name, differing)) in enumerate(zip(sets, named, strict=True)):
+        sides = ("this set", f"set {reference}")
+        tests = {key: welch_test(summarize(_values(one, key)), values[key], sides) for key in QUANTITIES}
+        found.append(ComparedSet(one, name, differing, tests if place != first else {}, reference))
     return found
 
 
@@ -62,7 +67,17 @@ def welch_json(test: Welch | str) -> dict[str, Any]:
     """Return a test for JSON."""
     if isinstance(test, str):
         return {"p": None, "reason": test}
-    return {"p": test.p, "ratio": test.ratio, "interval": test.interval}
+    reason = None if test.interval else "the interval has no finite ends at this n and sd: make more runs"
+    return {"p": test.p, "ratio": test.ratio, "interval": test.interval, "reason": reason}
+
+
+def p_caption(compared: Sequence[ComparedSet]) -> str:
+    """Return the caption of a table of sets, with the set that the others are tested against."""
+    return (
+        f"p: Welch's t-test of the mean against that of set {compared[0].reference}, two-sided and not corrected for "
+        "the number of sets. Runs that missed their target, failed or were stopped are left out. –: no test, for fewer "
+        "than two runs or no spread."
+    )
 
 
 def name_sets(sets: Sequence[ReportedSet]) -> list[tuple[str, dict[str, Setting]]]:
@@ -71,7 +86,7 @@ def name_sets(sets: Sequence[ReportedSet]) -> list[tuple[str, dict[str, Setting]
     Values that follow from a set's recipe, its hyper-parameters or its system are left out. Sets with the same settings
     are named by their folders too.
     """
-    keys = list(_differing_keys(sets))
+    keys = list(differing_keys([one.common_settings for one in sets]))
     settings = [{key: one.common_settings[key] for key in keys if key in one.common_settings} for one in sets]
     names = [", ".join(_format(key, value) for key, value in list(found.items())[:MAX_NAMED]) for found in settings]
     if len(set(names)) < len(names) or not all(names):
@@ -86,9 +101,8 @@ def _format(key: str, value: Setting) -> str:
     return text if key in ("system", "recipe") else f"{SETTINGS.get(key, key)} {text}"
 
 
-def _differing_keys(sets: Sequence[ReportedSet]) -> Iterator[str]:
-    """Yield the keys in which the sets differ, without those that follow from others; the main settings first."""
-    common = [one.common_settings for one in sets]
+def differing_keys(common: Sequence[Mapping[str, Setting]]) -> Iterator[str]:
+    """Yield the keys in which settings differ, without those that follow from others; the main settings first."""
     known = dict.fromkeys([*SETTINGS, *(key for found in common for key in found)])
     missing = object()  # a key that a set lacks, or in which its runs differ
     differing = [key for key in known if len({_comparable(found.get(key, missing)) for found in common}) > 1]

@@ -12,7 +12,6 @@ from podium.core.console import number_table, print_line
 from podium.core.text import printable
 from podium.report.page import (
     MAX_SLOWEST,
-    P_CAPTION,
     REPORT_FIELDS,
     SETS_TITLE,
     ReportField,
@@ -28,6 +27,7 @@ from podium.report.sets import (
     SlowRank,
     compare_sets,
     format_p,
+    p_caption,
     slowest_ranks,
     welch_json,
 )
@@ -51,6 +51,7 @@ def _set_json(compared: ComparedSet) -> dict[str, Any]:
         "name": compared.name,
         "differing_settings": dict(compared.differing),
         "n": len(one.good_runs),
+        "tested_against": compared.reference if compared.tests else None,
         "against_first": {key: welch_json(test) for key, test in compared.tests.items()},
         "score_seconds": one.score_seconds,
         "over_runs": {key: asdict(spread) for key, spread in over.items() if spread is not None},
@@ -115,8 +116,8 @@ def print_sets(console: Console, sets: Sequence[ReportedSet], notes: Sequence[st
 
 
 def _sets_table(compared: Sequence[ComparedSet]) -> Table:
-    """Build the table of several sets: means over the runs that succeeded, and tests against the first set."""
-    table = Table(title=f"{len(compared)} sets: {SETS_TITLE}", caption=P_CAPTION, caption_justify="left")
+    """Build the table of several sets: means over the runs that succeeded, and tests against the first with any."""
+    table = Table(title=f"{len(compared)} sets: {SETS_TITLE}", caption=p_caption(compared), caption_justify="left")
     table.add_column("set", overflow="fold")
     for title in ("n", "time-to-train", "p", "samples", "p", "seq./s"):
         table.add_column(title, justify="right")

@@ -84,7 +84,8 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
         note(f"The run was restarted, so its log is not a result; it stays in {result}")
     elif folder.was_profiled:
         note(f"The run was profiled, so its log is not a result; it stays in {result}")
-        note(f"The profile is in {folder.profile}")
+        traced = any(folder.profile.glob("rank_*.json.gz"))
+        note(f"The profile is in {folder.profile}" if traced else "The run ended before tracing began: no profile")
     compliance: Mapping[str, str] = {}
     if run.fault is None:
         note("Running the official compliance checker")

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from urllib.parse import urlparse
 
 from podium.core.errors import UsageError
+from podium.core.paths import install_command
 
 PROJECT = "podium"  # unless the logger's environment variable names another
 MAX_PARAMETER = 500  # characters of a setting, MLflow's limit
@@ -200,7 +201,7 @@ def require_packages(names: Sequence[str]) -> None:
     if missing:
         raise UsageError(
             f"--log-to: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed here; install "
-            f"with: pip install {' '.join(missing)}"
+            f"with: {install_command(*missing)}"
         )
 
 

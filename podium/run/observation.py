@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from podium.config.run_folder import RunFolder
+from podium.config.run_folder import WARM_STEPS, RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,16 @@ class Observation:
         if self.profile_steps is None:
             return []
         return ["--profile", str(self.profile_steps), *(["--profile-all-ranks"] if self.profile_all_ranks else [])]
+
+    def require_steps(self, config: RunConfig) -> None:
+        """UsageError if a run has fewer steps than are traced, and so no complete profile."""
+        needed, steps = WARM_STEPS + (self.profile_steps or 0), -(-config.max_samples // config.global_batch_size)
+        if self.profile_steps is not None and steps < needed:
+            raise UsageError(
+                f"--profile {self.profile_steps}: tracing begins after {WARM_STEPS} steps, so that it needs {needed}, "
+                f"and the run has {steps} (max_samples {config.max_samples} of global_batch_size "
+                f"{config.global_batch_size}); allowed is max_samples from {needed * config.global_batch_size}"
+            )
 
     def mark(self, run: RunFolder, note: Callable[[str], None]) -> None:
         """Mark a run that will be profiled, before its processes start; its log is not a result."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving
+
 
 class Outcome(StrEnum):
     """How a run ended, or where it is. The values are the words that users read, and values of JSON objects."""
@@ -41,6 +43,13 @@ def finished_outcome(reached_target: bool, target: float | None) -> Outcome:
     if reached_target:
         return Outcome.SUCCEEDED
     return Outcome.COMPLETED if target is None else Outcome.MISSED
+
+
+def failed_outcome(error: PodiumError | Interrupted) -> Outcome:
+    """Return the outcome of a run that ended with an error."""
+    if isinstance(error, StoppedAfterSaving):
+        return Outcome.SAVED
+    return Outcome.INTERRUPTED if isinstance(error, Interrupted) else Outcome.FAILED
 
 
 def stopped_outcome(stopped: object, exit_code: float | None) -> Outcome:

@@ -32,11 +32,12 @@ class PreparedRun:
     caches: Cleared
     data: RunData | None = None
     fault: str | None = None  # why its log is not a result, known before it begins
+    swept: bool = False  # a run of a sweep, whose log is marked
 
     @property
     def options(self) -> list[str]:
         """The command-line options of the implementation's `train`."""
-        return ["--caches-cleared"] if self.caches.samples else []
+        return [*(["--caches-cleared"] if self.caches.samples else []), *(["--swept"] if self.swept else [])]
 
 
 def prepare_set(config: RunConfig, note: Callable[[str], None], nodes: NodeGroup) -> RunConfig:

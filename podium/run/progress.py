@@ -10,11 +10,18 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.console import verbosity
+from podium.core.text import truncate
 from podium.run.time_left import TimeLeft, expected_samples
+
+# Columns of a terminal from which on there is a bar, and those that all but the title takes, with and without it.
+WIDE = 110
+NARROW = 70
+MIN_TITLE = 10
 
 
 class Progress:
@@ -33,21 +40,23 @@ class Progress:
     @contextmanager
     def run(self, config: RunConfig, folder: RunFolder, title: str) -> Iterator[Callable[[], None]]:
         """Show the progress of a run. Yields a function that is to be called regularly and reads the new metrics."""
+        wide = self._console.width >= WIDE
+        title = truncate(title, max(MIN_TITLE, self._console.width - (WIDE if wide else NARROW)))
         bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            *([BarColumn(bar_width=24)] if wide else []),
             TextColumn("{task.completed:,.0f} samples"),
             TextColumn("{task.fields[speed_text]}"),
             TextColumn("[bold]{task.fields[accuracy]}[/bold]"),
-            TimeElapsedColumn(),
+            TimeElapsedColumn(Column(no_wrap=True)),
             TextColumn("[progress.remaining]{task.fields[left]}"),
             console=self._console,
             disable=verbosity.quiet or not self._console.is_terminal,
             transient=True,
         )
         with bar:
-            task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="", left="")
+            task = bar.add_task(title, total=config.max_samples, speed_text="warming up", accuracy="", left="")
             left = TimeLeft(config, expected_samples(config, folder.path.parents[2], folder.path))
             metrics, printed_samples = MetricsReader(folder.metrics), 0
             target = "" if config.target_accuracy is None else f" of {config.target_accuracy:.3f}"
@@ -64,7 +73,7 @@ class Progress:
                     elif event["event"] == "evaluation":
                         left.add_evaluation(event["samples"], event["accuracy"])
                         text = f"accuracy {event['accuracy']:.4f}{target}"
-                        bar.update(task, accuracy=text)
+                        bar.update(task, accuracy=text if wide else text.removeprefix("accuracy "))
                         # A restarted run repeats the evaluations since its checkpoint; they are printed once.
                         plain = not (self._console.is_terminal or verbosity.quiet)
                         if plain and event["samples"] > printed_samples:

@@ -42,6 +42,8 @@ def require_writable_results(system: str) -> None:
     folder = make_folder(results_folder(system))
     if not os.access(folder, os.W_OK):
         raise WorkError(f"{folder}: results cannot be written there; check the permissions")
+    with suppress(OSError):  # it has results, or another process has removed it
+        folder.rmdir()
 
 
 def finalize_log(run: RunFolder, fault: str | None = None, fault_path: Path | None = None) -> Path | None:

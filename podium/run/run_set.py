@@ -1,7 +1,7 @@
 """`podium run`: prepares, launches and collects a set of consecutive runs of a system, or resumes a run."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -73,6 +73,7 @@ class RunRequest:
         if self.resumed is None:
             config = self._loaded.config
             require_hardware(config, self._loaded.origins.locate)
+            self.observation.require_steps(config)
             return config
         if self.recipe or self.runs != 1:
             raise UsageError("--resume continues one run with its configuration; leave out --runs and --recipe")
@@ -181,10 +182,21 @@ def run_set(
             publish(folder)
 
 
+@contextmanager
+def _errors_of_run(folder: Path) -> Iterator[None]:
+    """Add the run's folder to the errors of the block."""
+    try:
+        yield
+    except (PodiumError, Interrupted) as error:
+        error.run_folder = folder
+        raise
+
+
 def prepare_recorded(config: RunConfig, folder: Path, nodes: NodeGroup, data: RunData | None) -> PreparedRun:
     """Prepare a run as `prepare_run` does; record one that cannot be prepared as ended, and raise its error."""
     try:
-        return prepare_run(config, folder, nodes, data)
+        with _errors_of_run(folder):
+            return prepare_run(config, folder, nodes, data)
     except (PodiumError, Interrupted) as error:
         attempt(RunFolder(folder).write_failure, error)
         # Without an entry in the record, the next command would take the run for one that was killed.
@@ -227,7 +239,7 @@ def resume(
             "their `podium run` was killed; wait for their end",
         )
         close_orphaned_runs(RUNS / name, progress.note, excluded=run)
-        with node_group(config, RUNS, progress.note) as nodes:
+        with node_group(config, RUNS, progress.note) as nodes, _errors_of_run(run.path):
             prepared = prepare_resumed(config, run, nodes, progress.note)
             record_resumed(run)
             return launch_and_collect(prepared, "Resumed run", nodes, progress, observation)
@@ -246,6 +258,13 @@ def launch_and_collect(
     A run that ends just as it is interrupted counts as finished. If `more` runs were to follow, Interrupted is raised
     then.
     """
+    with _errors_of_run(run.folder.path):
+        return _launch_and_collect(run, title, nodes, progress, observation, more)
+
+
+def _launch_and_collect(
+    run: PreparedRun, title: str, nodes: NodeGroup, progress: Progress, observation: Observation, more: bool
+) -> FinishedRun:
     observation.mark(run.folder, progress.note)
     options = [*run.options, *observation.train_options]
     try:

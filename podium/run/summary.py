@@ -11,9 +11,10 @@ from rich.table import Table
 
 from podium.config.schema import RunConfig
 from podium.core.console import summary_table
+from podium.core.errors import Interrupted, PodiumError
 from podium.mllog.score import score_seconds
 from podium.run.collect import FinishedRun
-from podium.run.outcome import Outcome
+from podium.run.outcome import Outcome, failed_outcome
 
 MEANS = (
     "seconds",
@@ -42,6 +43,17 @@ def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "score_seconds": score_seconds([run.summary["seconds"] if run.reached_target else math.inf for run in runs]),
         "phases_ms": {phase: mean(run["phases_ms"][phase] for run in objects) for phase in objects[0]["phases_ms"]},
         "runs": objects,
+    }
+
+
+def failure_json(error: PodiumError | Interrupted, finished: Sequence[FinishedRun]) -> dict[str, Any]:
+    """Return the JSON object of a set of runs of which one failed or was stopped; `runs` are those that had ended."""
+    return {
+        "outcome": failed_outcome(error),
+        "message": str(error),
+        "exit_code": error.exit_code,
+        "run_folder": str(error.run_folder) if error.run_folder is not None else None,
+        "runs": [run.as_json() for run in finished],
     }
 
 

@@ -13,30 +13,33 @@ from re import sub as replace_pattern
 from typing import Any
 
 from podium.config.hyperparameters import describe_hyperparameters
-from podium.config.load import resolve_system, system_path
+from podium.config.load import LoadedSystem, load_resolved, resolve_system, system_path
 from podium.config.run_data import read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, attempt
-from podium.core.files import make_folder, write_error
+from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError, attempt
+from podium.core.files import make_folder, make_named_folder, sha256_of, write_error
 from podium.core.json_files import json_digest
 from podium.core.locks import assert_unlocked, folder_lock
-from podium.core.text import truncate
+from podium.core.text import format_list, truncate
 from podium.launch.node_group import node_group
 from podium.planning.hardware import require_hardware
 from podium.run import run_set
 from podium.run.collect import FinishedRun
 from podium.run.prepare import check_checkpoint, prepare_set
 from podium.run.progress import Progress
-from podium.run.results import final_log_path
+from podium.run.results import RESULTS, final_log_path
 from podium.run.run_set import launch_and_collect, prepare_recorded, system_lock
-from podium.run.set_record import SetRecord, read_set, write_set
+from podium.run.set_record import SET, SetRecord, read_set, write_set
 from podium.run.source import current_source, read_source
 
 SWEPT = "it is a run of `podium sweep`, with a stated seed"  # EndedRun.fault in set.json: do not change
 EARLIER = "earlier_attempts"  # a folder in a set's, with runs that did not finish and were made again
 MAX_NAME = 80  # characters of a folder's name before the hash
 MAX_SETS = 1_000
+# Settings that are known only when the data is prepared, or that differ between the runs of a set.
+PREPARED = frozenset({"seed", "description", "data", "phases"})
+MEASURED = ("pair_cost", "sequence_cost")  # of which a combination has none as long as it sets none
 CLOSING = {"[": "]", "{": "}"}
 
 
@@ -61,22 +64,62 @@ class SweepSet:
     config: RunConfig
     folder: Path
     seeds: range
+    warnings: tuple[str, ...] = ()  # what a user should know about the configuration, one line each
 
     def run(self, seed: int) -> RunFolder:
         return RunFolder(self.folder / f"run_{seed}")
 
     @property
+    def unfinished(self) -> Mapping[int, str]:
+        """Seeds of the runs that are to be made, each with why it is made again; empty if it was never begun.
+
+        WorkError if the set's record cannot be read.
+        """
+        record, error = attempt(read_set, self.folder)
+        if error is not None:
+            raise WorkError(f"{error}; or move {self.folder} away, so that its runs are made again")
+        reasons = ((seed, self._reason(record, seed)) for seed in self.seeds)
+        return {seed: reason for seed, reason in reasons if reason is not None}
+
+    def _reason(self, record: SetRecord | None, seed: int) -> str | None:
+        """Return why a run does not count as finished; None if it does, which needs all that it left, unchanged."""
+        run, ended = self.run(seed), record.by_number.get(seed) if record is not None else None
+        if not run.path.exists():
+            return "" if ended is None else "its folder is missing"
+        if record is None:
+            return f"{self.folder / SET} is missing"
+        if ended is None or ended.log is None or attempt(run.read_summary)[0] is None:
+            return "it did not finish"
+        if ended.fault != SWEPT:
+            return f"{self.folder / SET} has it as no run of a sweep"
+        log = self.folder / ended.log
+        if not log.is_file():
+            return f"{log.name} is missing"
+        if sha256_of(log) != ended.sha256:
+            return f"{log.name} was changed after the run"
+        if not run.config.is_file():
+            return f"{run.config.name} is missing"
+        config, error = attempt(load_resolved, run.config)
+        if config is None:
+            return f"its configuration cannot be read: {error}"
+        stored, own = (one.model_dump(mode="json", by_alias=True, exclude=PREPARED) for one in (config, self.config))
+        keys = [key for key in own if stored[key] != own[key] and not (key in MEASURED and own[key] is None)]
+        return f"{run.config.name} has other settings than this combination: {format_list(keys, 5)}" if keys else None
+
+    @property
     def finished(self) -> tuple[int, ...]:
         """Seeds of the runs that have trained to their end."""
-        record, _ = attempt(read_set, self.folder)
-        ended = record.by_number if record is not None else {}
-        known = (seed for seed in self.seeds if seed in ended and ended[seed].fault == SWEPT)
-        return tuple(seed for seed in known if attempt(self.run(seed).read_summary)[0] is not None)
+        unfinished = self.unfinished
+        return tuple(seed for seed in self.seeds if seed not in unfinished)
 
     @property
     def missing(self) -> tuple[int, ...]:
-        finished = self.finished
-        return tuple(seed for seed in self.seeds if seed not in finished)
+        return tuple(self.unfinished)
+
+    @property
+    def notes(self) -> list[str]:
+        """Why runs that were begun are made again, one line each."""
+        return [f"{self.run(seed).path}: {why}; the run is made again" for seed, why in self.unfinished.items() if why]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +129,8 @@ class SweepSet:
             "settings": list(self.settings),
             "finished_seeds": list(self.finished),
             "missing_seeds": list(self.missing),
+            "warnings": list(self.warnings),
+            "notes": self.notes,
         }
 
 
@@ -97,9 +142,26 @@ class Sweep:
     sets: tuple[SweepSet, ...]
 
     @property
+    def total(self) -> int:
+        """Number of runs, finished or not."""
+        return sum(len(one.seeds) for one in self.sets)
+
+    @property
     def missing(self) -> int:
         """Number of runs that are not finished."""
         return sum(len(one.missing) for one in self.sets)
+
+    @property
+    def named_keys(self) -> frozenset[str]:
+        """Dotted keys of the settings that the command gives."""
+        keys = (setting.partition("=")[0].strip() for one in self.sets for setting in one.settings)
+        return frozenset(key.removeprefix("bert.") for key in keys) | {"recipe"}
+
+    @property
+    def messages(self) -> list[str]:
+        """Warnings about the configurations, and why runs are made again, each once."""
+        warnings = dict.fromkeys(f"warning: {warning}" for one in self.sets for warning in one.warnings)
+        return [*warnings, *(note for one in self.sets for note in one.notes)]
 
 
 def split_values(setting: str) -> list[str]:
@@ -146,15 +208,18 @@ def plan_sweep(request: SweepRequest) -> Sweep:
             f"these are {len(combinations):,} combinations; allowed are up to {MAX_SETS:,}: leave out values"
         )
     parent = (request.folder or run_set.RUNS / system_path(request.system).stem / "sweep").resolve()
+    if parent.is_relative_to(RESULTS.resolve()):
+        raise UsageError(f"--out {request.folder}: is in {RESULTS}, which is for results; name another folder")
     sets, errors = list[SweepSet](), list[str]()
     for recipe, settings in combinations:
         varied = [one for one, values in zip(settings, choices, strict=True) if len(values) > 1]
         parts = [*([recipe] if recipe is not None and (len(recipes) > 1 or not varied) else []), *varied]
         name = ", ".join(parts)
-        config, error = attempt(_resolve, request.system, recipe, settings)
-        if config is None:
+        loaded, error = attempt(_resolve, request.system, recipe, settings)
+        if loaded is None:
             errors.append(f"{name}: {error}" if name else str(error))
             continue
+        config = loaded.config
         digest = json_digest(config.model_dump(mode="json", by_alias=True, exclude={"description"}))[:8]
         slug = replace_pattern(r"[^A-Za-z0-9._=+-]+", "_", name or config.recipe)[:MAX_NAME]
         folder = parent / f"{slug}_{digest}"
@@ -162,7 +227,8 @@ def plan_sweep(request: SweepRequest) -> Sweep:
         if same is not None:
             errors.append(f"{name}: has the same configuration as {same.name}; leave one of them out")
             continue
-        sets.append(SweepSet(name or config.recipe, recipe, settings, config, folder, range(request.seeds)))
+        seeds = range(request.seeds)
+        sets.append(SweepSet(name or config.recipe, recipe, settings, config, folder, seeds, loaded.warnings))
     if errors and len(combinations) == 1:
         raise UsageError(errors[0])
     if errors:
@@ -173,7 +239,7 @@ def plan_sweep(request: SweepRequest) -> Sweep:
     return Sweep(parent, tuple(sets))
 
 
-def _resolve(system: str, recipe: str | None, settings: Sequence[str]) -> RunConfig:
+def _resolve(system: str, recipe: str | None, settings: Sequence[str]) -> LoadedSystem:
     loaded = resolve_system(system, recipe, settings)
     config = loaded.config
     require_hardware(config, loaded.origins.locate)
@@ -184,7 +250,7 @@ def _resolve(system: str, recipe: str | None, settings: Sequence[str]) -> RunCon
             "sweep runs on this machine only: start it inside the container or the job, with --set "
             "launch.launcher=torchrun and launch.nodes=1"
         )
-    return config
+    return loaded
 
 
 def run_sweep(sweep: Sweep, progress: Progress) -> Iterator[tuple[SweepSet, int, FinishedRun | PodiumError]]:
@@ -193,7 +259,7 @@ def run_sweep(sweep: Sweep, progress: Progress) -> Iterator[tuple[SweepSet, int,
     A set whose data cannot be prepared yields its error for its first missing run only.
     """
     left = sweep.missing
-    folder, system = make_folder(sweep.folder), sweep.sets[0].config.system
+    folder, system = make_named_folder(sweep.folder), sweep.sets[0].config.system
     with system_lock(system), folder_lock(folder, "podium sweep"):
         for place, one in enumerate(sweep.sets, 1):
             title, missing = f"Set {place} of {len(sweep.sets)}, {one.name}", one.missing
@@ -231,7 +297,7 @@ def _run_missing(
                 run = prepare_recorded(seeded, one.run(seed).path, nodes, data)
                 data = run.data
                 more = number < left
-                yield seed, launch_and_collect(replace(run, fault=SWEPT), title, nodes, progress, more=more)
+                yield seed, launch_and_collect(replace(run, fault=SWEPT, swept=True), title, nodes, progress, more=more)
             except StoppedAfterSaving:
                 raise
             except PodiumError as error:

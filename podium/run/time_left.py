@@ -7,6 +7,7 @@ lower bound. Without any of them `max_samples` bounds the time.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ MAX_EARLIER_RUNS = 20  # the newest ones; each needs the parsing of its configur
 # Settings on which the samples to the target do not depend.
 IRRELEVANT = ("description", "launch", "seed", "checkpoint", "system", "data", "max_samples", "prefetch_batches")
 EVALUATIONS_TO_EXTRAPOLATE = 3
+RECENT_SECONDS = 300.0  # the last steps, whose speed is taken for the rest of the run
 ABOUT, AT_LEAST, AT_MOST = "about {} left", "{} or more left", "at most {} left"
 
 
@@ -69,17 +71,21 @@ class TimeLeft:
     clock: Callable[[], float] = time.monotonic
     _evaluations: list[tuple[float, float]] = field(default_factory=list)  # samples and accuracy
     _samples: float = 0.0
-    _first: tuple[float, float] | None = None  # samples and time of the first step that was seen
+    _recent: deque[tuple[float, float]] = field(default_factory=deque)  # samples and times of steps in RECENT_SECONDS
     _seconds_per_sample: float = 0.0
 
     def add_step(self, samples: float) -> None:
         """Note a step; its time is now."""
         self._samples = samples
-        if self._first is None or samples < self._first[0]:
-            self._first = (samples, self.clock())
-        elif samples > self._first[0]:
-            # From the first step on and not of the last steps only: evaluations take time too.
-            self._seconds_per_sample = (self.clock() - self._first[1]) / (samples - self._first[0])
+        now, recent = self.clock(), self._recent
+        if recent and samples < recent[-1][0]:  # a restarted run
+            recent.clear()
+        recent.append((samples, now))
+        # Minutes and not the last steps only: evaluations take time too.
+        while len(recent) > 2 and recent[1][1] <= now - RECENT_SECONDS:
+            recent.popleft()
+        if samples > recent[0][0]:
+            self._seconds_per_sample = (now - recent[0][1]) / (samples - recent[0][0])
 
     def add_evaluation(self, samples: float, accuracy: float) -> None:
         self._evaluations.append((samples, accuracy))

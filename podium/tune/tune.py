@@ -19,7 +19,7 @@ from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.console import number_table, print_line
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder, write_atomically
+from podium.core.files import make_named_folder, write_atomically
 from podium.core.locks import folder_lock
 from podium.core.yaml_files import dump_yaml
 from podium.html.chart import svg_axes
@@ -118,7 +118,7 @@ def tune(
     if shipped.target_accuracy is None:
         raise UsageError("target_accuracy: found null, but the objective is samples to a target accuracy; set one")
     bases = [space.base(shipped) for space in spaces]
-    folder = make_folder((options.folder or RUNS / shipped.system / "tune").resolve())
+    folder = make_named_folder((options.folder or RUNS / shipped.system / "tune").resolve())
     with folder_lock(folder, "podium tune"):
         check_checkpoint(shipped)
         data = with_data(shipped, progress.note)
@@ -279,6 +279,13 @@ def print_tuned(console: Console, tuned: TuneResult) -> None:
         table.add_row(one.space.name, *counts, *figures, f"{best['accuracy']:.4f}")
     console.print(table)
     for one in tuned.results:
+        if not (best := one.best.user_attrs)["reached"]:
+            print_line(
+                console,
+                f"{one.space.name}: no trial reached the target of {tuned.shipped.target_accuracy}; nearest: trial "
+                f"{one.best.number}, accuracy {best['accuracy']:.4f} after {best['samples']:,} samples",
+            )
+            continue
         console.print(f"\nbest of {one.space.name}:", style="bold", highlight=False)
         print_line(console, shlex.join(as_arguments(one.settings)))
         console.print(as_yaml(one.settings), markup=False, highlight=False)

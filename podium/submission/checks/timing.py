@@ -8,7 +8,7 @@ from podium.mllog.lines import Event
 from podium.mllog.read import LATEST_MS
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import as_number
-from podium.mllog.write import ABORTED, PROFILED, RESTARTED, SUCCESS
+from podium.mllog.write import ABORTED, PROFILED, RESTARTED, SUCCESS, SWEPT
 from podium.submission.checks.context import CheckedRun, Findings
 
 # Allowed difference between clocks of ranks. In rounds 2.0 and 2.1 the largest is 1,687 ms, on 171 nodes, except in the
@@ -264,6 +264,8 @@ def _check_restarted(run: CheckedRun, ruleset: Ruleset) -> Findings:
         yield run.error("restarted", "the run was restarted from a checkpoint; such a run is not a result", event)
     for event in run.log.all(PROFILED):
         yield run.error("profiled", "steps of the run were profiled; such a run is not a result", event)
+    for event in run.log.all(SWEPT):
+        yield run.error("swept", "the run is one of `podium sweep`, with a stated seed; it is not a result", event)
 
 
 TIMING_CHECKS = (

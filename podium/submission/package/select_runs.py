@@ -19,7 +19,7 @@ from podium.config.schema import Description
 from podium.mllog.anomaly_kinds import DAMAGED
 from podium.mllog.run import RunLog
 from podium.mllog.score import median_window, window_scores
-from podium.mllog.write import PROFILED, RESTARTED, SUCCESS
+from podium.mllog.write import PROFILED, RESTARTED, SUCCESS, SWEPT
 
 MAX_NOT_CONVERGED = 1
 
@@ -97,6 +97,8 @@ def _check_restarted(runs: Sequence[RunLog], description: Description, org: str)
             yield f"{run.name} was restarted from a checkpoint, and a run's clock cannot be paused; make a new set"
         if run.first(PROFILED) is not None:
             yield f"{run.name} was profiled, and such a run is not a result; make a new set"
+        if run.first(SWEPT) is not None:
+            yield f"{run.name} is a run of `podium sweep`, with a stated seed; make a set with `podium run`"
 
 
 def _check_consecutive(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:

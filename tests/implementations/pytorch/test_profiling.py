@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from implementations.pytorch.profiling import WARM_STEPS, StepProfiler
-from podium.config.run_folder import RunFolder
+from implementations.pytorch.profiling import StepProfiler
+from podium.config.run_folder import WARM_STEPS, RunFolder
 from podium.mllog.read import read_log
 
 CPU = torch.device("cpu")

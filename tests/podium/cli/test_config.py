@@ -72,6 +72,15 @@ def test_a_system_that_changes_the_method_of_its_recipe_is_warned_of(write_syste
     assert "optimizer" not in CliRunner().invoke(app, ["config", path, "--recipe", "packed"]).stderr
 
 
+def test_a_method_that_is_changed_on_the_command_line_is_blamed_on_it() -> None:
+    arguments = ["config", "laptop_2x", "--recipe", "exchanged", "--set", "optimizer.algorithm=adamw"]
+    found = " ".join(CliRunner().invoke(app, arguments).stderr.split())
+    assert (
+        "warning: --set optimizer.algorithm=adamw overrides what makes recipe exchanged the published method" in found
+    )
+    assert "in the recipe). To train as published, leave it out" in found and "laptop_2x.yaml overrides" not in found
+
+
 @pytest.mark.parametrize("arguments", [[], ["laptop", "--schema"], ["--schema", "--json"]])
 def test_a_system_or_schema_is_needed(arguments: list[str]) -> None:
     done = CliRunner().invoke(app, ["config", *arguments])

@@ -122,7 +122,9 @@ def test_ended_runs_are_reported_if_a_later_one_fails(
 ) -> None:
     def run_set(*_: Any) -> Iterator[FinishedRun]:
         yield FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"5.0.0": ""}, 0.72)
-        raise WorkError("rank 1 was killed by [SIGKILL]")
+        error = WorkError("rank 1 was killed by [SIGKILL]")
+        error.run_folder = tmp_path / "run_1"
+        raise error
 
     monkeypatch.setattr("podium.run.run_set.run_set", run_set)
     monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--runs", "2", *(["--json"] if as_json else [])])
@@ -132,7 +134,10 @@ def test_ended_runs_are_reported_if_a_later_one_fails(
     shown = capsys.readouterr()
     assert shown.err == "podium: rank 1 was killed by [SIGKILL]\n"
     if as_json:
-        assert json.loads(shown.out)["result_file"] == str(tmp_path / "result_0.txt")
+        found = json.loads(shown.out)
+        assert found["runs"][0]["result_file"] == str(tmp_path / "result_0.txt")
+        assert (found["outcome"], found["exit_code"], found["run_folder"]) == ("failed", 1, str(tmp_path / "run_1"))
+        assert found["message"] == "rank 1 was killed by [SIGKILL]"
     else:
         assert "time-to-train" in shown.out
 

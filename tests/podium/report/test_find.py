@@ -49,6 +49,16 @@ def test_newest_set_with_a_run_is_used(make_run: MakeRun, tmp_path: Path) -> Non
     assert runs(tmp_path, tmp_path / "runs/mine") == [(f"mine/{OLDER}", ["run_0"])]
 
 
+def test_a_system_with_only_a_sweep_names_it(make_run: MakeRun) -> None:
+    system = make_run(0, set_name="sweep").parents[1]
+    (system / "sweep").rename(system / "moved")
+    (system / "sweep").mkdir()
+    (system / "moved").rename(system / "sweep" / "indexed_0123abcd")
+    (system / "sweep" / "indexed_0123abcd" / "set.json").write_text("{}")
+    with pytest.raises(UsageError, match=rf"besides those of a sweep; give {system / 'sweep'}$"):
+        find_runs([system])
+
+
 def test_trial_of_tune_is_found(make_run: MakeRun) -> None:
     run = make_run(0)
     trial = run.parent / "trials" / "trial_0003"

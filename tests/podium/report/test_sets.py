@@ -9,7 +9,16 @@ from podium.mllog.significance import Welch
 from podium.report.find import find_runs
 from podium.report.load import read_sets
 from podium.report.run import ReportedSet
-from podium.report.sets import ComparedSet, SlowRank, compare_sets, format_p, name_sets, slowest_ranks
+from podium.report.sets import (
+    ComparedSet,
+    SlowRank,
+    compare_sets,
+    format_p,
+    name_sets,
+    p_caption,
+    slowest_ranks,
+    welch_json,
+)
 from podium.report.table import as_json
 from podium.run.outcome import Outcome
 from tests.podium.report.conftest import SETTINGS, MakeRun, lines, step, summary
@@ -86,6 +95,20 @@ def compared(make_run: MakeRun, *times: list[float | None]) -> list[ComparedSet]
             folder = make_run(number, totals=totals, set_name=name)
         folders.append(folder.parent)
     return compare_sets(read_sets(find_runs(folders)))
+
+
+def test_a_first_set_without_runs_that_succeeded_is_no_reference(make_run: MakeRun) -> None:
+    missed, first, other = compared(make_run, [None, None], [40, 41, 42], [60, 61, 62])
+    assert missed.tests["seconds"] == "this set has fewer than two values" and first.tests == {}
+    assert isinstance(other.tests["seconds"], Welch) and other.reference == f"2 {first.name}"
+    assert f"against that of set 2 {first.name}, two-sided" in p_caption([missed, first, other])
+
+
+def test_an_interval_without_ends_has_a_reason(make_run: MakeRun) -> None:
+    _, other = compared(make_run, [40, 80], [45, 90])
+    test = other.tests["seconds"]
+    assert isinstance(test, Welch) and test.interval is None
+    assert "no finite ends" in welch_json(test)["reason"]
 
 
 def test_each_set_is_tested_against_the_first(make_run: MakeRun) -> None:

@@ -128,7 +128,9 @@ def test_missing_packages_are_reported_with_the_command(monkeypatch: pytest.Monk
     assert parse_loggers("wandb, mlflow,wandb") == ("wandb", "mlflow")
     monkeypatch.setattr(loggers, "find_spec", lambda name: None if name != "mlflow" else object())
     require_packages(["mlflow"])
-    with pytest.raises(UsageError, match=r"tensorboard and wandb are not .* with: pip install tensorboard wandb$"):
+    with pytest.raises(
+        UsageError, match=r"tensorboard and wandb are not .* with: \S+ -m pip install tensorboard wandb$"
+    ):
         require_packages(["tensorboard", "wandb", "mlflow"])
 
 

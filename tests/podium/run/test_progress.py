@@ -2,9 +2,11 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from podium.config.load import load_system
@@ -50,11 +52,11 @@ def test_every_line_is_read_once_however_it_is_written(tmp_path: Path) -> None:
         assert found == [STEP, EVALUATION, STEP]
 
 
-def shown(config: RunConfig, folder: RunFolder, terminal: bool) -> str:
+def shown(config: RunConfig, folder: RunFolder, terminal: bool, width: int = 100, title: str = "Run 1 of 2") -> str:
     out = io.StringIO()
-    progress = Progress(Console(file=out, force_terminal=terminal, width=100, legacy_windows=False))
+    progress = Progress(Console(file=out, force_terminal=terminal, width=width, legacy_windows=False))
     progress.note("Checking the data")
-    with progress.run(config, folder, "Run 1 of 2") as tick:
+    with progress.run(config, folder, title) as tick:
         tick()
         for content in (line(STEP), line(STEP) + line(EVALUATION)[:9], line(EVALUATION)[9:]):
             append(folder.metrics, content)
@@ -78,6 +80,16 @@ def test_progress_bar_is_cleared_on_a_terminal(open_config: RunConfig, run_folde
     assert "warming up" in text
     assert "Run 1 of 2: 2,048 samples" not in text
     assert text.rstrip().endswith("\x1b[2K")  # the line is cleared
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_accuracy_and_elapsed_time_are_whole_on_a_terminal(
+    open_config: RunConfig, run_folder: RunFolder, width: int
+) -> None:
+    found = shown(open_config, run_folder, True, width, "optimizer.learning_rate=0.0015, max_samples=20000, seed 2")
+    shown_lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", found).splitlines()
+    last = [one for one in shown_lines if "samples" in one][-1]
+    assert "0:00:00" in last and "of 0.720" in last and "…" in last
 
 
 def test_note_is_not_interpreted_as_markup() -> None:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,31 @@ def test_profiled_runs_are_no_results(home: Path, open_config: RunConfig, implem
     assert record is not None and not record.ended[0].is_result
     (next_run,) = run_set(open_config, 1, QUIET)
     assert next_run.published
+
+
+@pytest.mark.parametrize(("trace", "note"), [(True, "The profile is in "), (False, "ended before tracing began: no ")])
+def test_a_profile_is_announced_only_if_there_is_one(
+    open_config: RunConfig, implementation: Any, trace: bool, note: str
+) -> None:
+    then = "(folder / 'profile').mkdir(); (folder / 'profile/rank_0.json.gz').write_text('')" if trace else ""
+    implementation(then=then)
+    console = Console(record=True, quiet=False, width=200, file=StringIO())
+    list(run_set(open_config, 1, Progress(console), observation=Observation(profile_steps=2)))
+    assert note in console.export_text()
+
+
+def test_a_run_of_too_few_steps_to_profile_is_refused(home: Path) -> None:
+    few = RunRequest("laptop", ["max_samples=192"], observation=Observation(profile_steps=3))
+    with pytest.raises(UsageError, match=r"--profile 3: .* needs 13, and the run has 12 .*max_samples from 208"):
+        _ = few.config
+    assert RunRequest("laptop", ["max_samples=208"], observation=Observation(profile_steps=3)).config
+
+
+def test_errors_name_the_folder_of_the_run(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation("block_start", then="raise SystemExit(3)", summarise=False)
+    with pytest.raises(WorkError) as caught:
+        list(run_set(open_config, 1, QUIET))
+    assert caught.value.run_folder is not None and caught.value.run_folder.name == "run_0"
 
 
 def test_options_are_passed_to_a_container_and_to_the_ranks() -> None:

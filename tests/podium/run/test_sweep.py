@@ -147,6 +147,48 @@ def test_finished_runs_are_not_made_again_and_further_ones_are_added(home: Path,
     assert [(name[-4:], seed) for name, seed, _ in longer] == [("1e-3", 1), ("2e-3", 1), ("3e-3", 0), ("3e-3", 1)]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda one: (one.folder / "result_0.txt").unlink(), "result_0.txt is missing"),
+        (lambda one: (one.folder / "result_0.txt").write_text("x"), "result_0.txt was changed after the run"),
+        (lambda one: one.run(0).config.unlink(), "config.yaml is missing"),
+        (lambda one: edit(one.run(0).config, "max_samples: 60000", "max_samples: 50000"), "other settings .* max_samp"),
+        (lambda one: one.run(0).config.write_text("["), "its configuration cannot be read"),
+        (lambda one: one.run(0).summary.unlink(), "it did not finish"),
+        (lambda one: (one.folder / "set.json").unlink(), "set.json is missing"),
+    ],
+)
+def test_a_run_whose_files_were_changed_is_made_again(
+    home: Path, implementation: Any, change: Any, reason: str
+) -> None:
+    implementation()
+    (one,) = (sweep := plan(seeds=1)).sets
+    assert len(outcomes(sweep)) == 1 and one.missing == () and sweep.messages == []
+    change(one)
+    (note,) = sweep.messages
+    assert one.missing == (0,) and re.search(reason, note) and str(one.run(0).path) in note
+    (home / "sample.txt").unlink()
+    implementation()
+    assert len(outcomes(sweep)) == 1 and one.missing == () and (one.folder / EARLIER / "run_0_1").is_dir()
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.usefixtures("home")
+def test_an_unreadable_record_of_a_set_is_an_error(implementation: Any) -> None:
+    implementation()
+    (one,) = (sweep := plan(seeds=1)).sets
+    outcomes(sweep)
+    (one.folder / "set.json").write_text("{", encoding="utf-8")
+    with pytest.raises(WorkError, match=r"set.json: cannot be used .*; or move .* away"):
+        _ = sweep.missing
+
+
 def test_a_failed_run_is_reported_and_made_again(home: Path, implementation: Any) -> None:
     implementation("block_start", then="if 'run_1' in str(folder): raise SystemExit(3)")
     sweep = plan(settings=[RATES])

@@ -66,6 +66,20 @@ def test_hours_are_written_as_such(config: RunConfig) -> None:
     assert follow(long, None, samples=100_000).text() == "about 2:30:00 left"
 
 
+def test_the_rate_of_the_last_minutes_counts(config: RunConfig) -> None:
+    """A run that becomes ten times slower, as on a machine that others begin to use."""
+    now = [0.0]
+    left = TimeLeft(config.model_copy(update={"target_accuracy": None, "max_samples": 20_000}), None, lambda: now[0])
+    for samples in range(0, 10_001, 100):
+        now[0] = samples / 100
+        left.add_step(samples)
+    assert left.text() == "about 1:40 left"
+    for samples in range(10_100, 15_001, 100):
+        now[0] = 100 + (samples - 10_000) / 10
+        left.add_step(samples)
+    assert left.text() == "about 8:20 left", "not 3:20, by the mean of the whole run"
+
+
 def test_nothing_is_stated_before_the_second_step(config: RunConfig) -> None:
     left = TimeLeft(config, 10_000)
     assert left.text() == ""

@@ -105,6 +105,16 @@ def test_best_settings_are_reported_as_arguments_yaml_json_and_chart(
     assert (tmp_path / "out/tuning.svg").read_bytes() == svg
 
 
+def test_settings_are_not_recommended_if_no_trial_reached_the_target(
+    trainings: FakeTrainings, write_space: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["tune", "laptop", "--search", write_space(), "--repeats", "0", "--folder", str(tmp_path / "out")]
+    settings = [part for setting in (*SETTINGS, "target_accuracy=0.999") for part in ("--set", setting)]
+    main.app([*arguments, *settings], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "no trial reached the target of 0.999; nearest: trial " in printed and "--set" not in printed
+
+
 def test_arguments_and_yaml_are_read_back_with_their_types() -> None:
     settings = {"optimizer.epsilon": 1e-05, "clipping": None, "kernels": "auto", "optimizer.beta1": 0.5}
     settings |= {"optimizer.warmup_steps": 7, "attention": "grouped", "attention_widths": [256, 512]}

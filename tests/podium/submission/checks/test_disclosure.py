@@ -87,6 +87,7 @@ def test_a_misspelled_key_of_a_later_ruleset_is_a_warning(tmp_path: Path) -> Non
         "samples",
         "podium_restarted",
         "podium_profiled",
+        "podium_swept",
         "x" * 5_000,
         "",
         "_",

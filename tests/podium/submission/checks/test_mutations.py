@@ -15,7 +15,7 @@ from podium.config.schema import RunConfig
 from podium.core.finding import Finding
 from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
-from podium.mllog.write import PROFILED, RESTARTED
+from podium.mllog.write import PROFILED, RESTARTED, SWEPT
 from podium.submission.check import check
 from podium.submission.checks.all_checks import check_package
 from tests.podium.submission.checks.conftest import write_log
@@ -123,6 +123,11 @@ def profiled(events: Events) -> None:
     events.insert(events.index(start) + 1, {**start, "event_type": "POINT_IN_TIME", "key": PROFILED, "value": 4})
 
 
+def swept(events: Events) -> None:
+    start = at(events, "run_start")
+    events.insert(events.index(start) + 1, {**start, "event_type": "POINT_IN_TIME", "key": SWEPT, "value": 0})
+
+
 def fast(events: Events) -> None:
     """Let the run pass at its tenth evaluation, with far fewer samples than the reference needs."""
     passed = at(events, "eval_accuracy", -1)
@@ -214,6 +219,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "caches cleared after the start": ("cache_clear", edited(later("cache_clear", 60_000))),
     "restarted": ("restarted", edited(restarted)),
     "profiled": ("profiled", edited(profiled)),
+    "swept": ("swept", edited(swept)),
     # evaluation and samples
     "an evaluation left out": ("evaluation_schedule", edited(drop("eval_accuracy", 5))),
     "twice as many samples between evaluations": ("evaluation_schedule", edited(epochs(lambda n: 2 * n))),
@@ -370,6 +376,7 @@ MISSED = {
     "caches cleared after the start",
     "restarted",
     "profiled",
+    "swept",
     "an evaluation left out",
     "twice as many samples between evaluations",
     "evaluations a few batches late",
