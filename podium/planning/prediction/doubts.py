@@ -78,7 +78,7 @@ def _steps_to_target(known: HyperparameterSet) -> float:
 
 def _warmup_end(optimizer: OptimizerSettings) -> int:
     """Return the first step at the base learning rate."""
-    return optimizer.warmup_steps + optimizer.start_warmup_step
+    return max(0, optimizer.warmup_steps + optimizer.start_warmup_step)
 
 
 def _format_range(values: Iterable[float]) -> str:

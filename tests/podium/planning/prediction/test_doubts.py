@@ -79,7 +79,7 @@ def test_untrained_hyperparameter_set_gets_a_warning() -> None:
             "dgxa100_n1",
             ["warmup_steps=6000"],
             "optimizer.warmup_steps 6,000 is longer than the run: the warm-up ends at 1.02 of the 5,901 steps "
-            "predicted to the target (published: 0 to ",
+            "predicted to the target (published: 0 to 0.569)",
         ),
         (
             "dgxa100_n1",
