@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import importlib.util
+import json
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -341,3 +342,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
             process.send_signal(signal.SIGTERM)
         for process in started:
             process.wait(30)
+
+
+def without_times(metrics: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file without the measured times of ranks; floats are equal only if all bits are."""
+    lines = (json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines())
+    return [{key: value for key, value in line.items() if key != "rank_work_ms"} for line in lines]
