@@ -102,7 +102,9 @@ class SweepSet:
         config, error = attempt(load_resolved, run.config)
         if config is None:
             return f"its configuration cannot be read: {error}"
-        stored, own = (one.model_dump(mode="json", by_alias=True, exclude=PREPARED) for one in (config, self.config))
+        stored, own = (
+            one.model_dump(mode="json", by_alias=True, exclude=set(PREPARED)) for one in (config, self.config)
+        )
         keys = [key for key in own if stored[key] != own[key] and not (key in MEASURED and own[key] is None)]
         return f"{run.config.name} has other settings than this combination: {format_list(keys, 5)}" if keys else None
 
