@@ -72,7 +72,9 @@ def start(
 
 
 def take(stepper: Stepper, order: TrainingOrder, number: int) -> list[float]:
-    return [float(value) for value in vars(stepper.take(read_step(order, number, 0), PhaseClock())).values()]
+    """All of a step's results but its measured time."""
+    found = vars(stepper.take(read_step(order, number, 0), PhaseClock()))
+    return [float(value) for name, value in found.items() if name != "work_ms"]
 
 
 def state_of(stepper: Stepper, processes: Processes) -> dict[str, torch.Tensor]:

@@ -121,4 +121,5 @@ def test_replayed_steps_equal_eager_steps(
         found.append(stepper.take(step, PhaseClock()))
     for one, other in zip(found, expected, strict=True):
         for name, value in vars(other).items():
-            torch.testing.assert_close(getattr(one, name), value, rtol=1e-5, atol=1e-6)
+            if name != "work_ms":  # which is measured
+                torch.testing.assert_close(getattr(one, name), value, rtol=1e-5, atol=1e-6)

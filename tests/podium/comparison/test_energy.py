@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from mlperf_logging.result_summarizer import result_summarizer
 
-from podium.comparison.load import RunCache, load_results
+from podium.comparison.load import RunCache, _power_key, load_results
 from podium.comparison.result import Result
 from podium.comparison.table import official_fields
-from podium.mllog.power import PowerFolder, RunPower, digest_of, list_power_folder, read_power
+from podium.mllog.power import PowerFolder, RunPower, list_power_folder, read_power
 from tests.podium.comparison.conftest import event, log_text, write_system
 
 SECONDS = (1003.0, 1000.0, 1009.0, 1001.0, 1004.0, 1008.0, 1002.0, 1006.0, 1005.0, 1007.0)
@@ -182,4 +182,4 @@ def test_damaged_rows_of_the_cache_are_read_again(folder: Path, tmp_path: Path) 
 
 
 def _digests(folder: Path) -> list[str]:
-    return [digest_of(list_power_folder(log)) for log in folder.glob("result_*.txt")]
+    return [_power_key(list_power_folder(log)) for log in folder.glob("result_*.txt")]
