@@ -92,8 +92,6 @@ def welch_test(a: Summary, b: Summary, names: tuple[str, str] = ("A", "B")) -> W
     The generalization of "Student's" problem when several different population variances are involved, Biometrika 34,
     1947.
     """
-    from scipy import stats  # takes a second to import, for commands that test nothing
-
     few = [name for name, side in zip(names, (a, b), strict=True) if side.n < 2]
     if few:
         return f"{' and '.join(few)} {'have' if len(few) > 1 else 'has'} fewer than two values"
@@ -101,6 +99,8 @@ def welch_test(a: Summary, b: Summary, names: tuple[str, str] = ("A", "B")) -> W
         return UNUSABLE
     if a.sd <= MIN_RELATIVE_SD * a.mean and b.sd <= MIN_RELATIVE_SD * b.mean:
         return "neither side has any spread: all its values are the same"
+    from scipy import stats  # takes a second to import, for commands that test nothing
+
     relative = a.sd / a.mean / math.sqrt(a.n), b.sd / b.mean / math.sqrt(b.n)
     ratio = a.mean / b.mean
     sides = (ratio, a.sd / b.mean, a.n, 1.0, b.sd / b.mean, b.n)  # in units of B's mean, so that no square overflows

@@ -68,7 +68,7 @@ def test_narrow_terminal_shows_fewer_columns_and_all_names(
 
 def test_throughput_per_node(compare: Compare) -> None:
     per_accelerator, per_node = ("".join(compare("--per", per).stdout.split()) for per in ("accelerator", "node"))
-    assert f"{1_792_000 / 1004.5 / 8:,.1f}" in per_accelerator and f"{1_792_000 / 1004.5 / 2:,.1f}" in per_node
+    assert f"{1_792_000 / 1004.5 / 8:,.0f}" in per_accelerator and f"{1_792_000 / 1004.5 / 2:,.0f}" in per_node
 
 
 def test_json_and_csv_agree(compare: Compare) -> None:

@@ -83,7 +83,7 @@ def test_run_and_dry_run_warn_of_unmounted_paths(started: list[Any], capsys: pyt
     warning = "data.store: /local/wikipedia and data.evaluation_store: /local/evaluation are under no mount"
     assert f"podium: warning: {warning}" in done.stderr
     lines = dry_run_lines(RunRequest("dgxa100_n8", LOCAL))
-    assert lines[1].startswith(f"# WARNING: {warning}") and " && sbatch --wait " in lines[2] and len(lines) == 3
+    assert any(line.startswith(f"# WARNING: {warning}") for line in lines) and " && sbatch --wait " in lines[-1]
 
 
 def test_missing_image_and_data_end_a_run_before_it_starts(root: Path, started: list[Any]) -> None:
@@ -97,13 +97,14 @@ def test_missing_image_and_data_end_a_run_before_it_starts(root: Path, started: 
         f"data.vocabulary: /data/vocab.txt in the container is {root}/data/vocab.txt on this machine, "
     )
     dry = dry_run_lines(RunRequest("dgxa100_n8"))
-    assert dry[1:3] == [f"# WARNING: `podium run` would fail: {fault}" for fault in (image, vocabulary)]
-    assert " && sbatch --wait " in dry[3]
+    assert {f"# WARNING: `podium run` would fail: {fault}" for fault in (image, vocabulary)} <= set(dry)
+    assert " && sbatch --wait " in dry[-1]
 
 
 def test_line_breaks_in_paths_stay_inside_a_dry_runs_comments() -> None:
     text = dry_run(RunRequest("dgxa100_n8", ['data.store="/a\\nrm"'])).text
-    assert [line[:3] for line in text.splitlines()[:3]] == ["# r", "# W", "cd "]
+    starts = [line[:3] for line in text.splitlines()]
+    assert [start for start in dict.fromkeys(starts) if not start.startswith("  ")] == ["# r", "# W", "cd "]
 
 
 def test_missing_and_duplicate_mounts_are_errors() -> None:

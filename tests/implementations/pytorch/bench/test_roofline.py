@@ -349,7 +349,7 @@ GPU_SYSTEMS = [name for name in system_names() if load_system(name).launch.devic
 @pytest.mark.parametrize("system", GPU_SYSTEMS)
 def test_shipped_systems(system: str) -> None:
     config = load_system(system, settings=["kernels=eager"])
-    gpu, rates = require_gpu(config.description.accelerator_model_name)
+    gpu, rates = require_gpu(config.description.accelerator_model_name, system)
     found, facts = count_step(config, gpu, wikipedia_histogram(), 512, resize(LARGE, 1, 64))
     assert facts["ranks"] == config.launch.ranks
     assert {kernel.part for kernel in found} == set(PARTS)

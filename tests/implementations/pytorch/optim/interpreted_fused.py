@@ -417,6 +417,8 @@ def test_steps_equal_those_of_the_plain_optimizer(
         assert any(gradient.any() for gradient in gradients) is not fused
     for plain, found in zip(*results, strict=True):
         for name, value in plain.items():
+            if name == "work_ms":  # which is measured
+                continue
             tolerance = 1e-3 if precision == "fp16" else 1e-5
             torch.testing.assert_close(found[name], value, rtol=tolerance, atol=1e-6, equal_nan=True)
     overflows = [1 - float(result["taken"]) for result in results[0]]
