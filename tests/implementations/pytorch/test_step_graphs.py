@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
-from implementations.pytorch.step import StepGraphs, Stepper
+from implementations.pytorch.step import StepGraphs, Stepper, StepResult
 from podium.config.schema import RunConfig
 from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder, run_shapes
@@ -95,7 +96,7 @@ def test_replayed_steps_equal_eager_steps(
 
     def capture_body(batch: Any, weights: Tensor) -> list[Tensor]:
         captured_batches.append(batch)
-        return [torch.zeros(()) for _ in range(6)]
+        return [torch.zeros(()) for _ in fields(StepResult)]
 
     graphs = StepGraphs(capture_body, CPU)
     for step in steps:

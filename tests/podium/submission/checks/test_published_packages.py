@@ -64,6 +64,7 @@ FOUND = {
         "unknown_file": 1,
         "run_stop_missing": 1,
         "time_digits": 1,
+        "settings_differ": 1,
     },
 }
 
