@@ -610,7 +610,7 @@ def _placed(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "number", ["SIGQUIT", *(pytest.param(name, marks=whole) for name in ("SIGINT", "SIGTERM", "SIGHUP"))]
+    "number", [pytest.param(name, marks=whole) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")]
 )
 def test_processes_podium_run_gets_sigint_sigterm_sighup_or_sigquit(project: Project, number: str) -> None:
     process, folder = _while_training(project, TWO)
@@ -1452,6 +1452,7 @@ def test_system_files_a_value_is_a_huge_number_has_a_nul_or_10_000_characters(pr
 # --- Network and caches --------------------------------------------------------------------------------------------
 
 
+@whole  # tests/podium/launch/test_processes.py looks at the sockets of one process
 def test_network_and_caches_a_stranger_looks_for_a_port_of_a_one_node_run(project: Project) -> None:
     process, _ = _while_training(project, TWO)
     sockets = set()

@@ -184,7 +184,7 @@ def test_verbose_leaves_standard_output_to_the_result() -> None:
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C", "LANG": ""}, {"LC_ALL": "xx_YY.nowhere"}, {"NO_COLOR": "1"}])
 def test_any_locale_and_no_color(environment: dict[str, str]) -> None:
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG", "PYTHONUTF8"))}
-    for arguments in (["--help"], ["study", "scaling"], ["run", "läptop"]):
+    for arguments in (["--help"], ["recipes", "list"], ["run", "läptop"]):
         done = subprocess.run(
             [sys.executable, "-m", "podium.cli", *arguments],
             env=plain | NARROW | environment,
@@ -197,7 +197,7 @@ def test_any_locale_and_no_color(environment: dict[str, str]) -> None:
         assert arguments[0] != "run" or "läptop" in text
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("study", "scaling"), ("run", "laptop", "--dry-run")])
+@pytest.mark.parametrize("arguments", [("--help",), ("recipes", "list"), ("run", "laptop", "--dry-run")])
 def test_output_to_a_closed_pipe_prints_no_traceback(arguments: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -211,8 +211,8 @@ def test_output_to_a_closed_pipe_prints_no_traceback(arguments: tuple[str, ...])
 
 
 def test_columns_are_respected() -> None:
-    wide = output("study", "scaling", COLUMNS="200").splitlines()
-    narrow = output("study", "scaling", COLUMNS="60").splitlines()
+    wide = output("recipes", "list", COLUMNS="200").splitlines()
+    narrow = output("recipes", "list", COLUMNS="60").splitlines()
     assert max(map(len, wide)) <= 200 and max(map(len, narrow)) < max(map(len, wide))
 
 
