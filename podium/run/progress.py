@@ -63,14 +63,13 @@ class Progress:
 
             def tick() -> None:
                 nonlocal printed_samples
-                for event in metrics.lines():
-                    if event["event"] == "step":
-                        left.add_step(event["samples"])
-                        total = left.samples_to_target()[0]
-                        bar.update(task, description=title, completed=event["samples"], total=total, left=left.text())
-                        speed = bar.tasks[0].speed
-                        bar.update(task, speed_text=f"{speed:,.0f}/s" if speed else "")
-                    elif event["event"] == "evaluation":
+                events = list(metrics.lines())
+                # Only the last step has just been taken: a resumed run's file begins with all earlier ones.
+                steps = [event["samples"] for event in events if event["event"] == "step"]
+                if steps:
+                    left.add_step(steps[-1], restarted=metrics.is_new_file)
+                for event in events:
+                    if event["event"] == "evaluation":
                         left.add_evaluation(event["samples"], event["accuracy"])
                         text = f"accuracy {event['accuracy']:.4f}{target}"
                         bar.update(task, accuracy=text if wide else text.removeprefix("accuracy "))
@@ -80,6 +79,10 @@ class Progress:
                             printed_samples = event["samples"]
                             line = f"{verbosity.time}{title}: {event['samples']:,} samples, {text}"
                             self._console.print(line, markup=False, highlight=False)
+                if steps:
+                    total, speed = left.samples_to_target()[0], left.samples_per_second
+                    bar.update(task, description=title, completed=steps[-1], total=total, left=left.text())
+                    bar.update(task, speed_text=f"{speed:,.0f}/s" if speed else "")
 
             yield tick
 
@@ -89,16 +92,18 @@ class MetricsReader:
 
     def __init__(self, path: Path) -> None:
         self._path, self._position, self._inode = path, 0, 0
+        self.is_new_file = False  # whether the last call began to read a file
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the objects that were added since the last call; nothing if the file does not exist."""
+        self.is_new_file = False
         if not self._path.is_file():
             return
         with self._path.open("rb") as file:
             # A restarted run replaces the file by rename, so a new inode means that all of it is to be read.
             inode = os.fstat(file.fileno()).st_ino
             if inode != self._inode:
-                self._inode, self._position = inode, 0
+                self._inode, self._position, self.is_new_file = inode, 0, True
             file.seek(self._position)
             for line in file:
                 if not line.endswith(b"\n"):  # the writer is in the middle of this line; read it next time

@@ -74,18 +74,24 @@ class TimeLeft:
     _recent: deque[tuple[float, float]] = field(default_factory=deque)  # samples and times of steps in RECENT_SECONDS
     _seconds_per_sample: float = 0.0
 
-    def add_step(self, samples: float) -> None:
-        """Note a step; its time is now."""
+    def add_step(self, samples: float, restarted: bool = False) -> None:
+        """Note a step; its time is now. `restarted`: it is the first since the run began or resumed."""
         self._samples = samples
         now, recent = self.clock(), self._recent
-        if recent and samples < recent[-1][0]:  # a restarted run
+        if restarted or (recent and samples < recent[-1][0]):
             recent.clear()
+            self._seconds_per_sample = 0.0
         recent.append((samples, now))
         # Minutes and not the last steps only: evaluations take time too.
         while len(recent) > 2 and recent[1][1] <= now - RECENT_SECONDS:
             recent.popleft()
         if samples > recent[0][0]:
             self._seconds_per_sample = (now - recent[0][1]) / (samples - recent[0][0])
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The speed of the last minutes; None as long as it is not known."""
+        return 1 / self._seconds_per_sample if self._seconds_per_sample else None
 
     def add_evaluation(self, samples: float, accuracy: float) -> None:
         self._evaluations.append((samples, accuracy))

@@ -260,7 +260,9 @@ JSON_FIELDS = {name: name for name in ("path", "rule", "severity", "message", "s
 def as_json(report: Report) -> dict[str, Any]:
     """Return the report with its verdict and summary as a JSON object."""
     findings = [finding.as_json(JSON_FIELDS) for finding in report.findings]
-    return {"accepted": report.accepted, "summary": summary(report), **asdict(report), "findings": findings}
+    scores = [asdict(score) | {"official_minutes": score.official_minutes} for score in report.scores]
+    parts = asdict(report) | {"findings": findings, "scores": scores}
+    return {"accepted": report.accepted, "summary": summary(report), **parts}
 
 
 def summary(report: Report) -> str:
@@ -285,10 +287,10 @@ def print_report(console: Console, report: Report) -> None:
     if table.row_count:
         console.print(table)
     for score in report.scores:
-        if score.minutes is not None:
-            factor = "" if score.scaling is None else f", scaled by {score.scaling:.4f} for the RCP"
+        if score.official_minutes is not None:
+            factor = "" if score.scaling is None else f" ({score.minutes:,.3f} × {score.scaling:.4f} for the RCP)"
             counted = " (samples by train_samples)" if score.samples_from == "train_samples" else ""
-            print_line(console, f"{score.path}: official score {score.minutes:,.3f} min{factor}{counted}")
+            print_line(console, f"{score.path}: official score {score.official_minutes:,.3f} min{factor}{counted}")
     if report.ruleset_reason != GIVEN:
         print_line(console, f"ruleset {report.ruleset}: {report.ruleset_reason}; --ruleset NAME takes another")
     print_line(console, summary(report), "bold green" if report.accepted else "bold red")

@@ -201,6 +201,11 @@ class Score:
     # The key by which the RCP check counted; None in the open division, which has no RCP check.
     samples_from: CountedBy | None
 
+    @property
+    def official_minutes(self) -> float | None:
+        """The score as MLPerf publishes it: scaled where the package checker scales it."""
+        return None if self.minutes is None else self.minutes * (1 if self.scaling is None else self.scaling)
+
 
 @dataclass
 class OfficialResults:

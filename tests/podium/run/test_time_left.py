@@ -113,3 +113,16 @@ def test_without_earlier_runs_known_samples_of_the_model_are_expected(config: Ru
     assert found and 5_000 < found < 20_000
     assert expected_samples(config.model_copy(update={"target_accuracy": 0.6}), tmp_path) is None
     assert expected_samples(config.model_copy(update={"target_accuracy": None}), tmp_path) is None
+
+
+def test_a_resumed_run_has_no_rate_before_its_second_step(config: RunConfig) -> None:
+    """Steps from before it was resumed are read at once, and nothing is known of their times."""
+    now = [0.0]
+    left = TimeLeft(config, 10_000, lambda: now[0])
+    left.add_step(16)
+    now[0] = 5.0
+    left.add_step(4_048, restarted=True)
+    assert (left.text(), left.samples_per_second) == ("", None)
+    now[0] = 6.0
+    left.add_step(4_148)
+    assert left.samples_per_second == 100

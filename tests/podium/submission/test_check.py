@@ -263,7 +263,7 @@ def test_a_good_package_is_reported_in_a_few_lines() -> None:
     text = render(report([], files, [Score(FOLDER, 12.3456, 1.0059, "train_samples")]))
     assert len(text.splitlines()) == 5
     assert f"{FOLDER}/ (10 files)" in text and "systems/S.json" in text
-    assert "official score 12.346 min, scaled by 1.0059 for the RCP (samples by train_samples)" in text
+    assert "official score 12.418 min (12.346 × 1.0059 for the RCP) (samples by train_samples)" in text
     assert text.splitlines()[-1] == "10 of 10 logs pass the official checker of 5.0.0; nothing found"
 
 
