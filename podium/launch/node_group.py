@@ -279,14 +279,19 @@ class _StoppedError(Exception):
     """The first node has ended the run."""
 
 
+def require_node_rank(config: RunConfig, rank: int) -> None:
+    """UsageError for a rank that no node of this configuration has."""
+    if not 0 <= rank < config.launch.nodes:
+        raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
+
+
 def run_worker_node(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None]) -> None:
     """Execute the first node's orders on this node, whose rank is `rank`, until there are no more runs.
 
     Raises UsageError for a rank out of range or a rendezvous that does not resolve, WorkError if the connection to the
     first node fails or is lost, FirstNodeError if its command failed, and Interrupted.
     """
-    if not 0 < rank < config.launch.nodes:
-        raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
+    require_node_rank(config, rank)
     with closing(_connect_to_first_node(config, rank, runs, note)) as first:
         worker = _Worker(Node(rank, first.own_address), first, runs, note)
         while (order := first.receive(Order)) is not None and order.do != "end":

@@ -58,7 +58,8 @@ def _find_in_folder(path: Path, notes: list[str]) -> list[Path]:
                 f"{path}: has {len(sets):,} sets of runs; the newest is reported, {newest.name}. Others need their path"
             )
         return _runs_of_set(newest)
-    swept = [run for folder in _list_folders(path) if (folder / SET).is_file() for run in _runs_of_set(folder)]
+    sets = sorted((folder for folder in _list_folders(path) if (folder / SET).is_file()), key=_began)
+    swept = [run for folder in sets for run in _runs_of_set(folder)]
     if swept:
         return swept
     raise UsageError(f"{path}: {_explain_no_runs(path)}")
@@ -78,6 +79,11 @@ def _list_folders(path: Path) -> list[Path]:
         return sorted(folder for folder in path.iterdir() if folder.is_dir())
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+
+
+def _began(path: Path) -> float:
+    """Return when the first run of a set began, also one that was made again: a sweep's first set is its reference."""
+    return min((config.stat().st_mtime for config in path.glob("**/config.yaml")), default=0.0)
 
 
 def _sort_key(run: Path) -> tuple[int, str]:

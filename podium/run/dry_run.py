@@ -18,7 +18,7 @@ from podium.launch.container import JOB_SCRIPT, require_launcher
 from podium.launch.gpus import require_gpus
 from podium.launch.launch import SINGLE_NODE, Node, command, environment, require_torch
 from podium.launch.mounts import container_errors, unmounted_paths_warning
-from podium.launch.node_group import rendezvous_address
+from podium.launch.node_group import rendezvous_address, require_node_rank
 from podium.launch.page_cache import Cleared
 from podium.run.prepare import PreparedRun
 from podium.run.results import results_folder
@@ -99,6 +99,7 @@ class DryRun:
 def dry_run(request: RunRequest) -> DryRun:
     """Return this node's commands in order. Names of new run folders have the current time, as those of a real run."""
     config = request.config
+    require_node_rank(config, request.node_rank)
     clipping = "none" if config.clipping is None else f"{config.clipping.when} at {config.clipping.max_norm:g}"
     comments = [
         f"recipe {config.recipe}: attention {config.attention}, balancing {config.balancing}, clipping {clipping}, "

@@ -1,5 +1,6 @@
 """Runs that are found in the given folders."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,13 @@ def test_missing_folder_file_and_folder_of_systems_are_errors(make_run: MakeRun,
         find_runs([run / "metrics.jsonl"])
     with pytest.raises(UsageError, match="has folders of systems; give one of them: mine"):
         find_runs([tmp_path / "runs"])
+
+
+def test_sets_of_a_sweep_are_in_the_order_in_which_they_began(make_run: MakeRun, tmp_path: Path) -> None:
+    first, second = (make_run(0, set_name=name).parent for name in ("packed", "indexed"))
+    for seconds, folder in enumerate((first, second)):
+        (folder / "set.json").write_text("{}")
+        for config in folder.glob("*/config.yaml"):
+            os.utime(config, (1_000 + seconds, 1_000 + seconds))
+    assert runs(tmp_path, first.parent) != []
+    assert list(find_runs([first.parent]).sets) == [first, second]
