@@ -128,8 +128,9 @@ def _own_runs(
     found = find_logs(records, folders, read)
     converged = [run for run in found.runs if run.converged]
     notes = list(found.notes)
-    if len(converged) < len(found.runs):
-        notes.append(f"{len(found.runs) - len(converged)} runs that did not reach the target are left out")
+    if missed := len(found.runs) - len(converged):
+        runs = "1 run that did not reach the target is" if missed == 1 else f"{missed} runs that did not reach it are"
+        notes.append(f"{runs} left out")
     if not converged:
         why = format_list(notes, most=3) or "there is none"
         raise UsageError(f"{folder}: has no run with a complete log that reached the target ({why})")

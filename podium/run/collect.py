@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.config.run_folder import complete_checkpoints
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, WorkError, attempt
@@ -86,6 +87,9 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
         note(f"The run was profiled, so its log is not a result; it stays in {result}")
         traced = any(folder.profile.glob("rank_*.json.gz"))
         note(f"The profile is in {folder.profile}" if traced else "The run ended before tracing began: no profile")
+    target = run.config.target_accuracy
+    if target is not None and target < TARGET_ACCURACY:
+        note(f"The target accuracy {target:g} is below MLPerf's {TARGET_ACCURACY:g}: this result cannot be submitted")
     compliance: Mapping[str, str] = {}
     if run.fault is None:
         note("Running the official compliance checker")

@@ -38,7 +38,7 @@ def test_energy_is_added_to_the_summary(
     run_folder.summary.write_text(json.dumps(SUMMARY), encoding="utf-8")
     found = _with_energy(PreparedRun(on_gpu, run_folder, Cleared(False, "")), log, SUMMARY)
     seconds = read_log(log).seconds
-    assert seconds is not None and found["energy_joules"] == pytest.approx(100 * seconds, rel=1e-4)
+    assert seconds is not None and found["energy_joules"] == pytest.approx(100 * seconds, rel=1e-2)  # a log of 1 ms
     assert (found["energy_gpus"], found["energy_method"]) == (1, METHOD)
     assert run_folder.read_summary() == found and found.items() >= SUMMARY.items()
 
