@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
@@ -140,6 +141,7 @@ def write_log(tmp_path: Path) -> WriteLog:
             micro_batch_size = config.local_batch_size // config.gradient_accumulation_steps
             log.log_settings(config, optimizer, precision, micro_batch_size, names)
             log.log_run_start()
+            time.sleep(0.002)  # a time-to-train of 0 ms is none
             for accuracy in accuracies:
                 log.log_block_start(samples, config.evaluation_interval)
                 first, samples = samples, samples + config.evaluation_interval
