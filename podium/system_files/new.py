@@ -10,13 +10,18 @@ from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperpa
 from podium.core.errors import UsageError
 from podium.core.paths import WORKING_FOLDER
 from podium.doctor.accelerators import GIB, NvidiaGpu, nvidia_gpus, same_kind
-from podium.planning.accelerators import find_accelerator, memory_gigabytes, require_supported
+from podium.planning.accelerators import (
+    find_accelerator,
+    memory_gigabytes,
+    require_supported,
+    unknown_gpu_warning,
+)
 from podium.submission.describe import detect, same_accelerator
 from podium.system_files.compose import CHECKPOINT, DATA, Draft, data_settings
 
 HOPPER = (9, 0)
 SAMPLES_PER_GIB = 1  # of a micro-batch: published are 56 of 80 GB (A100) to 96 of 80 GB (H100)
-DEFAULT_MEMORY = 80  # GB of a GPU that is neither here nor in the table of accelerators
+DEFAULT_MEMORY = 16  # GB of a GPU that is neither here nor in the table of accelerators: the least in the table
 TINY_BATCH = 16
 RUNTIMES = {"docker": "docker", ".sif": "apptainer"}  # by launcher or by the image's suffix; else pyxis
 MAX_SAMPLES_SHARE = 1.8  # max_samples, relative to the known samples to target
@@ -97,6 +102,9 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
         "`podium submit describe` on a node completes them.",
     )
     notes = (why,) if is_here else (why, "the description is left to a node: `podium submit describe` completes it")
+    unknown = unknown_gpu_warning(model) if on_gpus else None
+    if unknown is not None:
+        notes = (*notes, f"warning: {unknown}")
     return Draft(head, description, launch, bert, comments=comments, notes=notes)
 
 
@@ -154,9 +162,12 @@ def _large(
         "hyperparameters": nearest.name,
     }
     missing = missing_data(options.data)
+    nearness = "the nearest in number and kind"
+    if find_accelerator(model) is None:
+        nearness = "the nearest in number of GPUs before Hopper, since the kind is not known,"
     why = (
         f"Batch and hyper-parameters are those published for {', '.join(nearest.published_on)} "
-        f"({nearest.name}: {nearest.source}), the nearest in number and kind to {ranks}×{model or 'GPU'}."
+        f"({nearest.name}: {nearest.source}), {nearness} to {ranks}×{model or 'GPU'}."
     )
     if missing:
         why += f" Before a run, prepare what is missing in {options.data}/: {', '.join(missing)} (docs/data.md)."
@@ -172,10 +183,10 @@ def _large(
 def nearest_set(gpus: int, model: str) -> HyperparameterSet:
     """Return the published LAMB set for BERT-large whose GPUs are nearest in number, of the same kind first.
 
-    Kinds are GPUs from Hopper on, and older ones.
+    Kinds are GPUs from Hopper on, and older ones. An unknown GPU is taken for an older one, whose batches are smaller.
     """
     kind = find_accelerator(model)
-    is_new = kind is None or kind.compute_capability is None or kind.compute_capability >= HOPPER
+    is_new = kind is not None and kind.compute_capability is not None and kind.compute_capability >= HOPPER
 
     def distance(known: HyperparameterSet) -> tuple[bool, float]:
         return min(_distance(one, gpus, is_new) for one in known.published_on)

@@ -102,7 +102,7 @@ def test_host_fields_are_only_of_a_system_that_is_this_machine(
 
 @pytest.mark.parametrize(
     ("model", "memory", "steps"),
-    [("H200", "141 GB", 1), ("A100-SXM4-80GB", "80 GB", 1), ("A100", "40 GB", 2), ("Other", "80 GB, as is assumed", 2)],
+    [("H200", "141 GB", 1), ("A100-SXM4-80GB", "80 GB", 1), ("A100", "40 GB", 2), ("Other", "16 GB, as is assumed", 4)],
 )
 def test_micro_batches_fit_into_the_memory_of_the_named_accelerator(
     monkeypatch: pytest.MonkeyPatch, model: str, memory: str, steps: int
@@ -111,6 +111,15 @@ def test_micro_batches_fit_into_the_memory_of_the_named_accelerator(
     draft = draft_for_machine("box", NewOptions(gpus=8, accelerator=model, size="large"))
     assert f"micro-batches that fit into {memory}" in draft.comments["gradient_accumulation_steps"]
     assert draft.bert["gradient_accumulation_steps"] == steps
+
+
+def test_an_unknown_gpu_is_taken_for_an_older_one_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 0)
+    name = "GeForce GTX 1080 Ti"
+    draft = draft_for_machine("box", NewOptions(gpus=4, accelerator=name, size="large"))
+    assert draft.bert["hyperparameters"] == "lamb_256"
+    assert "4 A100" in draft.notes[0] and "since the kind is not known, to 4×GeForce" in draft.notes[0]
+    assert draft.notes[-1].startswith(f"warning: {name!r} is no GPU that Podium knows")
 
 
 def test_gpus_without_data_train_the_tiny_bert(monkeypatch: pytest.MonkeyPatch) -> None:
