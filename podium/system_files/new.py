@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperparameter_sets
+from podium.config.load import read_configuration, recipe_files
 from podium.core.errors import UsageError
 from podium.core.paths import WORKING_FOLDER
 from podium.doctor.accelerators import GIB, NvidiaGpu, nvidia_gpus, same_kind
@@ -129,6 +130,7 @@ def _tiny(options: NewOptions, ranks: int) -> tuple[dict[str, Any], str]:
         "recipe": options.recipe,
         "size": "tiny",
         "global_batch_size": ranks * -(-TINY_BATCH // ranks),
+        "gradient_accumulation_steps": 1,
         "max_samples": 60_000,
     }
     if options.recipe == "indexed":
@@ -146,6 +148,7 @@ def _large(
 ) -> tuple[dict[str, Any], str, dict[str, str]]:
     nearest = nearest_set(ranks, model)
     batch = ranks * max(1, round(nearest.used_at[0] / ranks))
+    _require_writable(options.recipe, nearest, batch)
     local = batch // ranks
     here, of_model = min((gpu.total_bytes for gpu in found), default=0), memory_gigabytes(model)
     memory = here / GIB if here else of_model or DEFAULT_MEMORY
@@ -178,6 +181,37 @@ def _large(
         "max_samples": f"A run that misses the target ends here; {nearest.samples or 0:,} samples were published.",
     }
     return bert, why, comments
+
+
+def _require_writable(recipe: str, nearest: HyperparameterSet, batch: int) -> None:
+    """Raise UsageError for a recipe that trains BERT-large on what no option names: optimizer, phase's store."""
+    keys = read_configuration(next(path for path in recipe_files("pytorch") if path.stem == recipe))
+    algorithm = keys["optimizer"]["algorithm"]
+    phases = [phase for phase in keys.get("phases", ()) if "max_sequence_length" in phase and "share" in phase]
+    if algorithm != nearest.algorithm:
+        known = [
+            one.name for one in hyperparameter_sets().values() if (one.size, one.algorithm) == ("large", algorithm)
+        ]
+        why = (
+            f"trains with {algorithm}, and no hyper-parameters for it are known near {batch:,} samples a step, the "
+            f"batch for these GPUs; known are {', '.join(known)}"
+        )
+        setting = f"hyperparameters={known[0]}"
+        rest = ", or set optimizer.learning_rate and the other values of the optimizer"
+    elif phases:
+        length = phases[0]["max_sequence_length"]
+        why = (
+            f"has a phase of {length} tokens, which needs shards of that length (`podium data prepare "
+            f"--max-sequence-length {length}`), for whose folder there is no option"
+        )
+        first = f"{{max_sequence_length: {length}, share: {phases[0]['share']}, store: FOLDER}}"
+        setting, rest = f"'phases=[{first}, {{max_sequence_length: 512}}]'", ""
+    else:
+        return
+    raise UsageError(
+        f"--recipe {recipe}: {why}. Write the file without --recipe, and run it by `podium run NAME --recipe {recipe} "
+        f"--set {setting}`{rest}"
+    )
 
 
 def nearest_set(gpus: int, model: str) -> HyperparameterSet:

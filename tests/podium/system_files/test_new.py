@@ -160,6 +160,14 @@ def test_names_that_are_taken_or_paths_are_refused(name: str) -> None:
         (["--accelerator", "H" * 201], "--accelerator: has 201 characters; allowed are 200"),
         (["--size", "huge"], "--size: found huge; allowed are large, tiny"),
         (["--gpus", "8"], "--gpus: nvidia-smi lists no GPU here; name their model with --accelerator"),
+        (
+            ["--gpus", "8", "--accelerator", "H200", "--size", "large", "--recipe", "presorted"],
+            "--recipe presorted: trains with adamw, and no hyper-parameters for it are known near 768 samples a step",
+        ),
+        (
+            ["--gpus", "8", "--accelerator", "H200", "--size", "large", "--recipe", "academic"],
+            "--set 'phases=[{max_sequence_length: 128, share: 0.9, store: FOLDER}",
+        ),
         (["--image", "podium.sqsh"], "--image: has no effect with --launcher torchrun"),
         (["--launcher", "docker", "--nodes", "2"], "--launcher docker: starts a run on one machine"),
         (["--from", "2.1/NVIDIA/dgxa100_ngc22.09_pytorch", "--nodes", "2"], "--nodes: with --from"),
