@@ -69,6 +69,7 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
     launch: dict[str, Any] = {
         "launcher": launcher,
         "nodes": options.nodes,
+        **({"rendezvous": None} if needs_rendezvous(launcher, options.nodes) else {}),
         "processes_per_node": gpus or 1,
         "device": "cuda" if on_gpus else "cpu",
         "caches": "samples",
@@ -79,6 +80,8 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
         launch["container"] = {"runtime": runtime, "image": image}
     ranks = options.nodes * (gpus or 1)
     comments = {
+        "rendezvous": "HOST:PORT of the first node, such as node0:29500, which all nodes must reach. No run starts "
+        "without it.",
         "processes_per_node": "One process for each GPU." if on_gpus else "One process uses all cores.",
         "caches": "Permissions to drop the kernel's page cache are not needed so; a submission needs `all`.",
     }
@@ -97,7 +100,7 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
         "for one of its nodes, and nothing of it was detected"
     )
     head = (
-        f"{name}: written by `podium systems new` for {where}. Run it with `podium run {name}`, look at "
+        f"{name}: written by `podium systems new` for {where}. Run it with `{run_command(name, launch)}`, look at "
         f"the machine before with `podium doctor {name}`. {why}",
         f"{described}; a run needs none of it. A submission needs all 33 fields (docs/configuration.md), and "
         "`podium submit describe` on a node completes them.",
@@ -107,6 +110,19 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
     if unknown is not None:
         notes = (*notes, f"warning: {unknown}")
     return Draft(head, description, launch, bert, comments=comments, notes=notes)
+
+
+def needs_rendezvous(launcher: str, nodes: int) -> bool:
+    """Whether the user starts `podium run` on every node, so that the nodes need an address to meet at."""
+    return launcher == "torchrun" and nodes > 1
+
+
+def run_command(name: str, launch: Mapping[str, Any]) -> str:
+    """Return the command that runs a new system, with the options without which it fails."""
+    command = f"podium run {name}"
+    if needs_rendezvous(launch["launcher"], launch["nodes"]) and not launch.get("rendezvous"):
+        command += " --set launch.rendezvous=HOST:PORT --node-rank RANK"  # RANK: 0 and up, on each node
+    return command
 
 
 def _is_this_machine(options: NewOptions, launcher: str, gpus: int, found: Sequence[NvidiaGpu]) -> bool:

@@ -188,3 +188,12 @@ def test_other_accelerators_than_nvidias_are_refused(systems: Path, name: str) -
     assert isinstance(done.exception, UsageError) and "--accelerator: found" in str(done.exception)
     assert "does not run on AMD GPUs (ROCm)" in str(done.exception) and "podium compare" in str(done.exception)
     assert not systems.exists()
+
+
+def test_nodes_without_a_launcher_need_a_rendezvous(systems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 0)
+    options = ["--launcher", "torchrun", "--nodes", "4", "--gpus", "8", "--accelerator", "H200"]
+    done = CliRunner().invoke(app, ["systems", "new", "four", *options])
+    command = "podium run four --set launch.rendezvous=HOST:PORT --node-rank RANK"
+    assert done.exit_code == 0 and command in done.stderr and "on each node" in done.stderr
+    assert "  rendezvous: null\n" in (systems / "four.yaml").read_text()
