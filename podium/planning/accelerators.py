@@ -226,7 +226,12 @@ def _build_accelerator(name: str, peak: float | None) -> Accelerator:
     return Accelerator(name, _from_tera(peak), fp32, tf32, fp8, _CAPABILITY_OF.get(name), bandwidth)
 
 
-_KINDS = tuple((re.compile(pattern, re.IGNORECASE), _build_accelerator(name, peak)) for pattern, name, peak in _TABLE)
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern so that the number of its model, such as H200, is not the beginning of another (H2000)."""
+    return re.compile(re.sub(r"^(\w*\d)(?!\d)", r"\1(?!\\d)", pattern), re.IGNORECASE)
+
+
+_KINDS = tuple((_compile(pattern), _build_accelerator(name, peak)) for pattern, name, peak in _TABLE)
 
 
 @dataclass(frozen=True)
