@@ -45,15 +45,18 @@ def config(
     if system is None:
         raise UsageError("name a system, such as laptop, or give --schema")
     from podium.config.load import resolve_system
+    from podium.planning.hardware import hardware_warnings, require_hardware
 
     loaded = resolve_system(system, recipe, settings or [])
-    for warning in loaded.warnings:
+    require_hardware(loaded.config, loaded.origins.locate)  # as `podium run` does
+    warnings = (*loaded.warnings, *hardware_warnings(loaded.config))
+    for warning in warnings:
         print_message(f"warning: {warning}")
     entries = list(origins_of(loaded))
     document = {
         "system": loaded.config.system,
         "keys": [{"key": key, "value": value, "origin": origin} for key, value, origin in entries],
-        "warnings": list(loaded.warnings),
+        "warnings": list(warnings),
     }
     print_output(as_json, document, lambda to: _print_entries(to, entries))
 

@@ -83,7 +83,7 @@ def new(
     from podium.core.text import did_you_mean
     from podium.planning.accelerators import MAX_NAME_LENGTH
     from podium.system_files.compose import target_path, write_system
-    from podium.system_files.new import NewOptions, draft_for_machine
+    from podium.system_files.new import NewOptions, draft_for_machine, run_command
     from podium.system_files.new import as_json as new_json
 
     name = name.removesuffix(".yaml")
@@ -117,5 +117,7 @@ def new(
         return
     for note in draft.notes:
         print_message(note)
-    errors.print(f"Run it with: podium run {name}", markup=False, highlight=False)
+    command = run_command(name, draft.launch)
+    where = " (on each node, RANK from 0 up)" if "RANK" in command else ""
+    errors.print(f"Run it with: {command}{where}", markup=False, highlight=False)
     print(path)

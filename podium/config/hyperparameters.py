@@ -17,6 +17,7 @@ from podium.core.text import did_you_mean
 
 # Keys of `optimizer` that are not hyper-parameters and can be combined with any set.
 NON_NUMERIC_KEYS = ("algorithm", "backend", "sharded_from")
+FAR_RATIO = 4  # of batch sizes: beyond it, a set is always warned of
 REQUIRED_KEYS = tuple(name for name, field in OptimizerSettings.model_fields.items() if field.is_required())
 
 
@@ -123,11 +124,16 @@ def names_of_sets(keys: Mapping[str, Any]) -> list[str]:
 def other_batch_size_warning(
     chosen: HyperparameterSet | None, own: Mapping[str, Any], given: Mapping[str, Any]
 ) -> str | None:
-    """Return a warning if a set that the system names is used at a batch size that the command line changed."""
-    batch = given.get("global_batch_size")
-    if chosen is None or "hyperparameters" in given or chosen.name not in names_of_sets(own):
+    """Return a warning if a set is used far from its batch sizes, or not at them since the command line changed them.
+
+    The latter only where the system names the set, and the command line does not.
+    """
+    batch = _lookup("global_batch_size", (own, given))
+    if chosen is None or not isinstance(batch, int) or chosen.fits(chosen.size, chosen.algorithm, batch):
         return None
-    if not isinstance(batch, int) or chosen.fits(chosen.size, chosen.algorithm, batch):
+    is_far = batch > 0 and all(not 1 / FAR_RATIO < batch / used < FAR_RATIO for used in chosen.used_at)
+    is_changed = "global_batch_size" in given and "hyperparameters" not in given
+    if not is_far and not (is_changed and chosen.name in names_of_sets(own)):
         return None
     other = next(
         (one for one in hyperparameter_sets().values() if one.fits(chosen.size, chosen.algorithm, batch)), None

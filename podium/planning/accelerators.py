@@ -64,6 +64,18 @@ def require_supported(name: str, place: str) -> None:
         raise UsageError(f"{place}: found {short_repr(name)}, but {UNSUPPORTED}")
 
 
+def unknown_gpu_warning(name: str) -> str | None:
+    """Return a warning for a GPU whose compute capability is not in the table; None for others and without a name."""
+    kind = find_accelerator(name)
+    if not name or (kind is not None and kind.compute_capability is not None):
+        return None
+    return (
+        f"{short_repr(name)} is no GPU that Podium knows: whether it supports precision and attention, and whether its "
+        "memory is enough, is not checked before a run; choose gradient_accumulation_steps by its memory, and state "
+        "that in description.accelerator_memory_capacity"
+    )
+
+
 def memory_gigabytes(text: str) -> int | None:
     """Return the memory in GB of a GPU by the name in a description, which may state it, such as A100-SXM4-80GB.
 
@@ -214,7 +226,12 @@ def _build_accelerator(name: str, peak: float | None) -> Accelerator:
     return Accelerator(name, _from_tera(peak), fp32, tf32, fp8, _CAPABILITY_OF.get(name), bandwidth)
 
 
-_KINDS = tuple((re.compile(pattern, re.IGNORECASE), _build_accelerator(name, peak)) for pattern, name, peak in _TABLE)
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern so that the number of its model, such as H200, is not the beginning of another (H2000)."""
+    return re.compile(re.sub(r"^(\w*\d)(?!\d)", r"\1(?!\\d)", pattern), re.IGNORECASE)
+
+
+_KINDS = tuple((_compile(pattern), _build_accelerator(name, peak)) for pattern, name, peak in _TABLE)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """Check of a configuration against the hardware of the system's description, before a run starts.
 
-An accelerator without a compute capability in the table of accelerators passes: the implementation checks the device
-when a run starts.
+An accelerator without a compute capability in the table of accelerators passes, with a warning: the implementation
+checks the device when a run starts.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from podium.config.schema import RunConfig
+from podium.config.schema import RunConfig, is_stated
 from podium.core.errors import UsageError
-from podium.planning.accelerators import find_accelerator, require_supported
+from podium.planning.accelerators import find_accelerator, require_supported, unknown_gpu_warning
 
 # Lowest compute capabilities with bf16 and fp8 matrix products, and for variable-length attention of PyTorch and cuDNN.
 BF16_CAPABILITY = (8, 0)
@@ -122,6 +122,13 @@ def require_hardware(config: RunConfig, locate: Callable[[tuple[str, ...]], str]
         raise refused("cuda_graph", f"{without}, and graphs need it", "auto and none")
     if config.capacity_overflow is not None and is_nested:
         raise refused("capacity_overflow", without, "none, or any with attention grouped")
+
+
+def hardware_warnings(config: RunConfig) -> tuple[str, ...]:
+    """Return a warning if the system describes a GPU for which nothing can be checked."""
+    name = config.description.accelerator_model_name
+    warning = unknown_gpu_warning(name) if config.launch.device == "cuda" and is_stated(name) else None
+    return () if warning is None else (f"{config.system}: description.accelerator_model_name: {warning}",)
 
 
 def expected_attention(config: RunConfig) -> str:

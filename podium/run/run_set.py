@@ -22,7 +22,7 @@ from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
 from podium.launch.node_group import NodeGroup, node_group, run_worker_node
 from podium.mllog.write import SUCCESS
-from podium.planning.hardware import require_hardware
+from podium.planning.hardware import hardware_warnings, require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.loggers import require_packages
 from podium.run.metrics_export import metrics_export
@@ -65,7 +65,7 @@ class RunRequest:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a user should know about the configuration, one line each; none for a run to resume."""
-        return self._loaded.warnings if self.resumed is None else ()
+        return (*self._loaded.warnings, *hardware_warnings(self.config)) if self.resumed is None else ()
 
     @cached_property
     def config(self) -> RunConfig:

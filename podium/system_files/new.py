@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.published.hyperparameters import HyperparameterSet, hyperparameter_sets
+from podium.config.load import read_configuration, recipe_files
 from podium.core.errors import UsageError
 from podium.core.paths import WORKING_FOLDER
 from podium.doctor.accelerators import GIB, NvidiaGpu, nvidia_gpus, same_kind
-from podium.planning.accelerators import find_accelerator, memory_gigabytes, require_supported
+from podium.planning.accelerators import (
+    find_accelerator,
+    memory_gigabytes,
+    require_supported,
+    unknown_gpu_warning,
+)
 from podium.submission.describe import detect, same_accelerator
 from podium.system_files.compose import CHECKPOINT, DATA, Draft, data_settings
 
 HOPPER = (9, 0)
 SAMPLES_PER_GIB = 1  # of a micro-batch: published are 56 of 80 GB (A100) to 96 of 80 GB (H100)
-DEFAULT_MEMORY = 80  # GB of a GPU that is neither here nor in the table of accelerators
+DEFAULT_MEMORY = 16  # GB of a GPU that is neither here nor in the table of accelerators: the least in the table
 TINY_BATCH = 16
 RUNTIMES = {"docker": "docker", ".sif": "apptainer"}  # by launcher or by the image's suffix; else pyxis
 MAX_SAMPLES_SHARE = 1.8  # max_samples, relative to the known samples to target
@@ -63,6 +69,7 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
     launch: dict[str, Any] = {
         "launcher": launcher,
         "nodes": options.nodes,
+        **({"rendezvous": None} if needs_rendezvous(launcher, options.nodes) else {}),
         "processes_per_node": gpus or 1,
         "device": "cuda" if on_gpus else "cpu",
         "caches": "samples",
@@ -73,6 +80,8 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
         launch["container"] = {"runtime": runtime, "image": image}
     ranks = options.nodes * (gpus or 1)
     comments = {
+        "rendezvous": "HOST:PORT of the first node, such as node0:29500, which all nodes must reach. No run starts "
+        "without it.",
         "processes_per_node": "One process for each GPU." if on_gpus else "One process uses all cores.",
         "caches": "Permissions to drop the kernel's page cache are not needed so; a submission needs `all`.",
     }
@@ -91,13 +100,29 @@ def draft_for_machine(name: str, options: NewOptions) -> Draft:
         "for one of its nodes, and nothing of it was detected"
     )
     head = (
-        f"{name}: written by `podium systems new` for {where}. Run it with `podium run {name}`, look at "
+        f"{name}: written by `podium systems new` for {where}. Run it with `{run_command(name, launch)}`, look at "
         f"the machine before with `podium doctor {name}`. {why}",
         f"{described}; a run needs none of it. A submission needs all 33 fields (docs/configuration.md), and "
         "`podium submit describe` on a node completes them.",
     )
     notes = (why,) if is_here else (why, "the description is left to a node: `podium submit describe` completes it")
+    unknown = unknown_gpu_warning(model) if on_gpus else None
+    if unknown is not None:
+        notes = (*notes, f"warning: {unknown}")
     return Draft(head, description, launch, bert, comments=comments, notes=notes)
+
+
+def needs_rendezvous(launcher: str, nodes: int) -> bool:
+    """Whether the user starts `podium run` on every node, so that the nodes need an address to meet at."""
+    return launcher == "torchrun" and nodes > 1
+
+
+def run_command(name: str, launch: Mapping[str, Any]) -> str:
+    """Return the command that runs a new system, with the options without which it fails."""
+    command = f"podium run {name}"
+    if needs_rendezvous(launch["launcher"], launch["nodes"]) and not launch.get("rendezvous"):
+        command += " --set launch.rendezvous=HOST:PORT --node-rank RANK"  # RANK: 0 and up, on each node
+    return command
 
 
 def _is_this_machine(options: NewOptions, launcher: str, gpus: int, found: Sequence[NvidiaGpu]) -> bool:
@@ -121,6 +146,7 @@ def _tiny(options: NewOptions, ranks: int) -> tuple[dict[str, Any], str]:
         "recipe": options.recipe,
         "size": "tiny",
         "global_batch_size": ranks * -(-TINY_BATCH // ranks),
+        "gradient_accumulation_steps": 1,
         "max_samples": 60_000,
     }
     if options.recipe == "indexed":
@@ -138,6 +164,7 @@ def _large(
 ) -> tuple[dict[str, Any], str, dict[str, str]]:
     nearest = nearest_set(ranks, model)
     batch = ranks * max(1, round(nearest.used_at[0] / ranks))
+    _require_writable(options.recipe, nearest, batch)
     local = batch // ranks
     here, of_model = min((gpu.total_bytes for gpu in found), default=0), memory_gigabytes(model)
     memory = here / GIB if here else of_model or DEFAULT_MEMORY
@@ -154,9 +181,12 @@ def _large(
         "hyperparameters": nearest.name,
     }
     missing = missing_data(options.data)
+    nearness = "the nearest in number and kind"
+    if find_accelerator(model) is None:
+        nearness = "the nearest in number of GPUs before Hopper, since the kind is not known,"
     why = (
         f"Batch and hyper-parameters are those published for {', '.join(nearest.published_on)} "
-        f"({nearest.name}: {nearest.source}), the nearest in number and kind to {ranks}×{model or 'GPU'}."
+        f"({nearest.name}: {nearest.source}), {nearness} to {ranks}×{model or 'GPU'}."
     )
     if missing:
         why += f" Before a run, prepare what is missing in {options.data}/: {', '.join(missing)} (docs/data.md)."
@@ -169,13 +199,44 @@ def _large(
     return bert, why, comments
 
 
+def _require_writable(recipe: str, nearest: HyperparameterSet, batch: int) -> None:
+    """Raise UsageError for a recipe that trains BERT-large on what no option names: optimizer, phase's store."""
+    keys = read_configuration(next(path for path in recipe_files("pytorch") if path.stem == recipe))
+    algorithm = keys["optimizer"]["algorithm"]
+    phases = [phase for phase in keys.get("phases", ()) if "max_sequence_length" in phase and "share" in phase]
+    if algorithm != nearest.algorithm:
+        known = [
+            one.name for one in hyperparameter_sets().values() if (one.size, one.algorithm) == ("large", algorithm)
+        ]
+        why = (
+            f"trains with {algorithm}, and no hyper-parameters for it are known near {batch:,} samples a step, the "
+            f"batch for these GPUs; known are {', '.join(known)}"
+        )
+        setting = f"hyperparameters={known[0]}"
+        rest = ", or set optimizer.learning_rate and the other values of the optimizer"
+    elif phases:
+        length = phases[0]["max_sequence_length"]
+        why = (
+            f"has a phase of {length} tokens, which needs shards of that length (`podium data prepare "
+            f"--max-sequence-length {length}`), for whose folder there is no option"
+        )
+        first = f"{{max_sequence_length: {length}, share: {phases[0]['share']}, store: FOLDER}}"
+        setting, rest = f"'phases=[{first}, {{max_sequence_length: 512}}]'", ""
+    else:
+        return
+    raise UsageError(
+        f"--recipe {recipe}: {why}. Write the file without --recipe, and run it by `podium run NAME --recipe {recipe} "
+        f"--set {setting}`{rest}"
+    )
+
+
 def nearest_set(gpus: int, model: str) -> HyperparameterSet:
     """Return the published LAMB set for BERT-large whose GPUs are nearest in number, of the same kind first.
 
-    Kinds are GPUs from Hopper on, and older ones.
+    Kinds are GPUs from Hopper on, and older ones. An unknown GPU is taken for an older one, whose batches are smaller.
     """
     kind = find_accelerator(model)
-    is_new = kind is None or kind.compute_capability is None or kind.compute_capability >= HOPPER
+    is_new = kind is not None and kind.compute_capability is not None and kind.compute_capability >= HOPPER
 
     def distance(known: HyperparameterSet) -> tuple[bool, float]:
         return min(_distance(one, gpus, is_new) for one in known.published_on)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from podium.cli.main import app
 from podium.config.load import SYSTEMS
 from podium.config.reference import SCHEMA_FILE, schema_text
+from podium.core.errors import UsageError
 
 SHIPPED = sorted(SYSTEMS.glob("*.yaml"))
 
@@ -169,3 +170,11 @@ def test_the_schema_accepts_what_the_loader_reads(write_system: Any, key: str, v
     schema = json.loads(schema_text())
     document = yaml.safe_load(write_system({key: value}).read_text(encoding="utf-8"))
     assert (faults(document, schema, schema) == []) is valid
+
+
+def test_what_the_accelerator_cannot_run_is_refused_as_by_run() -> None:
+    settings = ["dgxa100_n1", "--set", "precision=fp8"]
+    done = [CliRunner().invoke(app, [*command, *settings]) for command in (["config"], ["run", "--dry-run"])]
+    messages = [str(one.exception) for one in done]
+    assert messages[0] == messages[1] and "--set precision: found fp8 on NVIDIA A100" in messages[0]
+    assert all(isinstance(one.exception, UsageError) for one in done)

@@ -157,6 +157,14 @@ def test_null_on_the_command_line_chooses_the_set_by_batch_size() -> None:
             ],
         ),
         (
+            "h200_1x",
+            ["description.division=open", "optimizer.algorithm=adamw", "hyperparameters=adamw_16384"],
+            [
+                "hyperparameters adamw_16384 were published for 16,384 and 16,416 samples a step, and are used at 56; "
+                "no set is known for that"
+            ],
+        ),
+        (
             "laptop",
             ["global_batch_size=32"],
             [

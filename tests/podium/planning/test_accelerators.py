@@ -102,3 +102,8 @@ def test_the_name_of_a_description_may_have_more_words() -> None:
     assert require_gpu("8 x NVIDIA H200, water-cooled", "mine")[0].name == "NVIDIA H200"
     with pytest.raises(UsageError, match=r"mine: description.accelerator_model_name: found 'foo'; name .* with --gpu"):
         require_gpu("foo", "mine")
+
+
+@pytest.mark.parametrize("name", ["H2000", "NVIDIA RTX A1000", "B2000"])
+def test_a_longer_number_is_another_model(name: str) -> None:
+    assert find_accelerator(name) is None

@@ -7,7 +7,7 @@ from podium.cli.main import app
 from podium.config.load import load_system
 from podium.core.errors import UsageError
 from podium.planning.accelerators import _CAPABILITY_OF, _TABLE
-from podium.planning.hardware import require_hardware
+from podium.planning.hardware import hardware_warnings, require_hardware
 
 A100, T4 = "NVIDIA A100-SXM4-80GB", "NVIDIA T4"
 
@@ -94,5 +94,9 @@ def test_accelerators_that_are_not_supported_are_refused(command: list[str]) -> 
 
 
 def test_an_accelerator_that_the_table_lacks_may_run() -> None:
-    for name in ("NVIDIA H20", "A new GPU", ""):
-        require_hardware(load_system("h200_1x", settings=[f"description.accelerator_model_name={name}"]))
+    for name, warned in (("NVIDIA H20", True), ("A new GPU", True), ("", False), ("NVIDIA H200", False)):
+        config = load_system("h200_1x", settings=[f"description.accelerator_model_name={name}"])
+        require_hardware(config)
+        warnings = hardware_warnings(config)
+        assert [one for one in warnings if f"{name!r} is no GPU that Podium knows" in one] == [*warnings]
+        assert bool(warnings) is warned

@@ -102,7 +102,7 @@ def test_host_fields_are_only_of_a_system_that_is_this_machine(
 
 @pytest.mark.parametrize(
     ("model", "memory", "steps"),
-    [("H200", "141 GB", 1), ("A100-SXM4-80GB", "80 GB", 1), ("A100", "40 GB", 2), ("Other", "80 GB, as is assumed", 2)],
+    [("H200", "141 GB", 1), ("A100-SXM4-80GB", "80 GB", 1), ("A100", "40 GB", 2), ("Other", "16 GB, as is assumed", 4)],
 )
 def test_micro_batches_fit_into_the_memory_of_the_named_accelerator(
     monkeypatch: pytest.MonkeyPatch, model: str, memory: str, steps: int
@@ -111,6 +111,15 @@ def test_micro_batches_fit_into_the_memory_of_the_named_accelerator(
     draft = draft_for_machine("box", NewOptions(gpus=8, accelerator=model, size="large"))
     assert f"micro-batches that fit into {memory}" in draft.comments["gradient_accumulation_steps"]
     assert draft.bert["gradient_accumulation_steps"] == steps
+
+
+def test_an_unknown_gpu_is_taken_for_an_older_one_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 0)
+    name = "GeForce GTX 1080 Ti"
+    draft = draft_for_machine("box", NewOptions(gpus=4, accelerator=name, size="large"))
+    assert draft.bert["hyperparameters"] == "lamb_256"
+    assert "4 A100" in draft.notes[0] and "since the kind is not known, to 4×GeForce" in draft.notes[0]
+    assert draft.notes[-1].startswith(f"warning: {name!r} is no GPU that Podium knows")
 
 
 def test_gpus_without_data_train_the_tiny_bert(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +160,14 @@ def test_names_that_are_taken_or_paths_are_refused(name: str) -> None:
         (["--accelerator", "H" * 201], "--accelerator: has 201 characters; allowed are 200"),
         (["--size", "huge"], "--size: found huge; allowed are large, tiny"),
         (["--gpus", "8"], "--gpus: nvidia-smi lists no GPU here; name their model with --accelerator"),
+        (
+            ["--gpus", "8", "--accelerator", "H200", "--size", "large", "--recipe", "presorted"],
+            "--recipe presorted: trains with adamw, and no hyper-parameters for it are known near 768 samples a step",
+        ),
+        (
+            ["--gpus", "8", "--accelerator", "H200", "--size", "large", "--recipe", "academic"],
+            "--set 'phases=[{max_sequence_length: 128, share: 0.9, store: FOLDER}",
+        ),
         (["--image", "podium.sqsh"], "--image: has no effect with --launcher torchrun"),
         (["--launcher", "docker", "--nodes", "2"], "--launcher docker: starts a run on one machine"),
         (["--from", "2.1/NVIDIA/dgxa100_ngc22.09_pytorch", "--nodes", "2"], "--nodes: with --from"),
@@ -171,3 +188,12 @@ def test_other_accelerators_than_nvidias_are_refused(systems: Path, name: str) -
     assert isinstance(done.exception, UsageError) and "--accelerator: found" in str(done.exception)
     assert "does not run on AMD GPUs (ROCm)" in str(done.exception) and "podium compare" in str(done.exception)
     assert not systems.exists()
+
+
+def test_nodes_without_a_launcher_need_a_rendezvous(systems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 0)
+    options = ["--launcher", "torchrun", "--nodes", "4", "--gpus", "8", "--accelerator", "H200"]
+    done = CliRunner().invoke(app, ["systems", "new", "four", *options])
+    command = "podium run four --set launch.rendezvous=HOST:PORT --node-rank RANK"
+    assert done.exit_code == 0 and command in done.stderr and "on each node" in done.stderr
+    assert "  rendezvous: null\n" in (systems / "four.yaml").read_text()
