@@ -11,6 +11,7 @@ from podium.cli import names
 from podium.core.console import (
     Console,
     print_json,
+    print_line,
     print_note,
     print_status,
     print_text,
@@ -235,6 +236,10 @@ def compare(
             print_json(versus_json(compared))
         else:
             print_versus(Console(), compared)
+            if prices is not None and cost is not None:
+                compared_results = [one for pair in compared.pairs for one in (pair.a, pair.b)]
+                for note in costs(compared_results, prices, cost).notes:
+                    print_line(Console(), note)
         return
     if html is not None:
         from podium.comparison.page.page import comparison_page

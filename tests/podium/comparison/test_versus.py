@@ -135,6 +135,9 @@ def test_the_command(tmp_path: Any) -> None:
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert found["benchmarks"] == ["bert"] and found["time_ratio"] == pytest.approx(0.5, rel=0.01)
     assert "One benchmark is no general comparison" in CliRunner().invoke(app, arguments).stdout
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("{currency: USD, prices: [{accelerator: X, per: system-hour, price: 1}]}", encoding="utf-8")
+    assert "no price for 2 results" in CliRunner().invoke(app, [*arguments, "--cost", str(prices)]).stdout
     refused = CliRunner().invoke(app, [*arguments, "--csv"])
     assert isinstance(refused.exception, UsageError) and "--versus prints a table" in str(refused.exception)
 
