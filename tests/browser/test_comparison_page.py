@@ -233,6 +233,19 @@ def test_a_line_connects_the_fastest_of_the_shown_results(tab: Page, report: Pat
     assert tab.evaluate(line) == [], "one size is no line"
 
 
+def test_an_axis_of_a_narrow_range_has_numbers(tab: Page, report: Path) -> None:
+    tab.set_viewport(1440, 900)
+    open_charts(tab, report)
+    numbers = (
+        "Array.from(document.querySelectorAll('.plot')[0].querySelectorAll('.ytick')).map((one) => one.textContent)"
+    )
+    assert len(tab.evaluate(numbers)) >= 2
+    for size in ("8", "16"):
+        choose(tab, "number", size)
+        tab.wait(0.2)
+        assert 2 <= len(tab.evaluate(numbers)) <= 12
+
+
 def test_points_are_at_their_true_places_with_a_tooltip_and_zoom(tab: Page, report: Path) -> None:
     tab.set_viewport(1440, 900)
     open_charts(tab, report)
