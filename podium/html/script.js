@@ -456,7 +456,8 @@ class Chart {
       const first = named.get(trace.series);
       if (!first || (first.fill && !trace.fill) || (!first.marker && trace.marker)) named.set(trace.series, trace);
     }
-    this.legend.hidden = named.size < 2;
+    // Of a single series, the page's texts name the points, and not a curve.
+    this.legend.hidden = named.size < 2 && !this.selected.some((trace) => trace.record !== undefined);
     const focused = this.legend.contains(document.activeElement) ? document.activeElement.dataset.name : null;
     this.legend.replaceChildren(
       ...Array.from(named, ([name, trace]) => {
