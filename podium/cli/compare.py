@@ -11,6 +11,7 @@ from podium.cli import names
 from podium.core.console import (
     Console,
     print_json,
+    print_line,
     print_note,
     print_status,
     print_text,
@@ -142,10 +143,18 @@ def compare(
     from podium.comparison.cost import cost_json, costs, print_costs, read_prices
     from podium.comparison.load import RunCache, load_results
     from podium.comparison.ranking import DEFAULT_KEY, ranked
-    from podium.comparison.table import Detail, describe_selection, filter_results, print_comparison, rows
+    from podium.comparison.table import (
+        Detail,
+        describe_selection,
+        filter_results,
+        print_comparison,
+        rows,
+        select_accelerators,
+    )
     from podium.comparison.table import as_csv as rows_csv
     from podium.core.errors import UsageError
     from podium.core.files import user_cache_folder
+    from podium.core.text import format_list, printable
 
     detail = Detail.ALL if all_anomalies else Detail.AFFECTING if anomalies or oddities else Detail.COUNTED
     if per not in ("accelerator", "node"):
@@ -193,11 +202,19 @@ def compare(
     if ab is not None:
         _compare_operands(ab, shown.results, cache, as_json)
         return
+    given = (
+        ("--round", rounds),
+        ("--benchmark", benchmarks),
+        ("--accelerator", accelerators),
+        ("--accelerators", sizes),
+        ("--division", divisions),
+    )
+    filters = format_list([option for option, values in given if values])
     if not shown.results:
-        raise UsageError(
-            f"none of the {len(found.results)} results matches --round, --benchmark, --accelerator, --accelerators and "
-            "--division; choose others"
-        )
+        raise UsageError(f"none of the {len(found.results)} results matches {filters}; choose others")
+    for text in versus or ():
+        if select_accelerators(text, found.results) and not select_accelerators(text, shown.results):
+            raise UsageError(f"--versus {printable(text)}: no result of this accelerator matches {filters}")
     objects = rows(shown.results)
     priced = None
     if prices is not None and cost is not None:
@@ -219,6 +236,10 @@ def compare(
             print_json(versus_json(compared))
         else:
             print_versus(Console(), compared)
+            if prices is not None and cost is not None:
+                compared_results = [one for pair in compared.pairs for one in (pair.a, pair.b)]
+                for note in costs(compared_results, prices, cost).notes:
+                    print_line(Console(), note)
         return
     if html is not None:
         from podium.comparison.page.page import comparison_page

@@ -325,7 +325,7 @@ def _scaling_table(scaled: Sequence[Sequence[ScalingPoint]], width: int) -> Tabl
     """Return the table of samples/s per accelerator and accelerator-minutes, relative to the smallest size."""
     table = result_table("Scaling, against a submitter's smallest size", (), ())
     rows = [(_scaling_cells(size), number, family) for family in scaled for number, size in enumerate(family)]
-    figures = ("number", "batch", "minutes", "samples/s", "time")
+    figures = ("number", "batch", "minutes\nmeasured", "samples/s", "time")
     columns = zip(*(cells for cells, _, _ in rows), strict=True)
     taken = sum(_cell_width(heading, cells) + BETWEEN for heading, cells in zip(figures, columns, strict=True))
     # The heading is folded where it is wider than the names: a no_wrap one would take the width from the numbers.

@@ -238,22 +238,22 @@ def print_versus(console: Console, versus: Versus) -> None:
 def _table(versus: Versus, width: int) -> Table:
     optional = (("energy\nA / B", ENERGY), ("cost\nA / B", COST))
     shown = [(heading, ratio) for heading, ratio in optional if any(ratio(pair) for pair in versus.pairs)]
-    a, b = printable(versus.a), printable(versus.b)
-    numeric = ["accel.", f"A: {a}\nminutes", f"B: {b}\nminutes", "time\nA / B", *(heading for heading, _ in shown)]
-    table = result_table(f"A: {a}, B: {b}", (), ())
+    # Of the headings only the title has the accelerators' names, which users may choose at any length.
+    numeric = ["accel.", "A\nminutes", "B\nminutes", "time\nA / B", *(heading for heading, _ in shown)]
+    table = result_table(f"A: {printable(versus.a)}, B: {printable(versus.b)}", (), ())
     for heading in ("benchmark", "round", "A, B"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, no_wrap=heading == "round")  # names are folded before a figure is cut
     for heading in numeric:
         table.add_column(heading, justify="right", no_wrap=True)
-    benchmark = max(len(name) for name in ("benchmark", *(pair.a.benchmark for pair in versus.pairs)))
-    # Names have what the other columns leave; a round has up to 10 characters ("v4.1, v5.1"), a figure 7.
-    figures = sum(max(len(line) for line in (*heading.split("\n"), "999.999")) + 2 for heading in numeric)
-    room = max(width - benchmark - 17 - figures, 16)
+    # Names have what the other columns leave: rounds, accelerators and minutes 38 characters, ratios 7 each.
+    room = max(width - 38 - 7 * (1 + len(shown)), 24)
+    benchmark = min(max(len(pair.a.benchmark) for pair in versus.pairs), max(room // 2, room - 18))
+    room -= max(benchmark, len("benchmark"))
     for pair in versus.pairs:
         rounds = dict.fromkeys(one.round or "own" for one in (pair.a, pair.b))
         table.add_row(
-            Text(printable(pair.a.benchmark)),
-            ", ".join(rounds),
+            Text(printable(shorten_middle(pair.a.benchmark, benchmark))),
+            "\n".join(rounds),
             Text("\n".join(printable(shorten_middle(one.short_name, room)) for one in (pair.a, pair.b))),
             f"{pair.a.accelerators:,}",
             f"{pair.a.ranking_minutes():,.3f}",

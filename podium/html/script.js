@@ -425,6 +425,9 @@ class Chart {
     const y = axis(this.spec.y);
     if (narrow && x.tickvals) x.tickvals = x.tickvals.filter((_, at) => at % 2 === 1);
     if (narrow) x.nticks = 5;
+    // Fixed ticks at 1, 2 and 5 leave a narrow range without a number; Plotly's own are linear there.
+    const values = this.selected.flatMap((trace) => trace.y);
+    if (y.dtick && Math.max(...values) < 8 * Math.min(...values)) Object.assign(y, { dtick: null, nticks: 5 });
     // Plotly's range has no room for texts beside the longest bars.
     const beside = bars ? this.selected.find((trace) => trace.textposition === "auto") : undefined;
     if (beside) x.range = [0, Math.max(...beside.x) * (beside.text.some((text) => text.length > 12) ? 1.5 : 1.1)];
@@ -453,7 +456,8 @@ class Chart {
       const first = named.get(trace.series);
       if (!first || (first.fill && !trace.fill) || (!first.marker && trace.marker)) named.set(trace.series, trace);
     }
-    this.legend.hidden = named.size < 2;
+    // Of a single series, the page's texts name the points, and not a curve.
+    this.legend.hidden = named.size < 2 && !this.selected.some((trace) => trace.record !== undefined);
     const focused = this.legend.contains(document.activeElement) ? document.activeElement.dataset.name : null;
     this.legend.replaceChildren(
       ...Array.from(named, ([name, trace]) => {

@@ -233,6 +233,28 @@ def test_a_line_connects_the_fastest_of_the_shown_results(tab: Page, report: Pat
     assert tab.evaluate(line) == [], "one size is no line"
 
 
+def test_an_axis_of_a_narrow_range_has_numbers(tab: Page, report: Path) -> None:
+    tab.set_viewport(1440, 900)
+    open_charts(tab, report)
+    numbers = (
+        "Array.from(document.querySelectorAll('.plot')[0].querySelectorAll('.ytick')).map((one) => one.textContent)"
+    )
+    assert len(tab.evaluate(numbers)) >= 2
+    for size in ("8", "16"):
+        choose(tab, "number", size)
+        tab.wait(0.2)
+        assert 2 <= len(tab.evaluate(numbers)) <= 12
+
+
+def test_a_single_curve_is_named(tab: Page, report: Path) -> None:
+    tab.set_viewport(1440, 900)
+    open_charts(tab, report)
+    tab.evaluate("document.querySelector('input').value = 'mine'")
+    tab.evaluate("document.querySelector('input').dispatchEvent(new Event('input', {bubbles: true}))")
+    figures = "Array.from(document.querySelectorAll('figure')).filter((one) => one.textContent.includes('by samples'))"
+    assert tab.evaluate(f"{figures}[0].querySelector('.legend:not([hidden])').textContent") == "Me mine (your own)"
+
+
 def test_points_are_at_their_true_places_with_a_tooltip_and_zoom(tab: Page, report: Path) -> None:
     tab.set_viewport(1440, 900)
     open_charts(tab, report)

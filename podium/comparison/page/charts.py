@@ -272,7 +272,7 @@ def curves_chart(results: Sequence[Result], records: Records) -> Chart:
         traces.append(
             {
                 "type": "scatter",
-                "mode": "lines+markers",
+                "mode": "lines",  # without markers, as the positions are not those of evaluations
                 "x": positions.tolist(),
                 "y": median.tolist(),
                 "customdata": np.stack([low, high], axis=1).tolist(),
@@ -287,10 +287,12 @@ def curves_chart(results: Sequence[Result], records: Records) -> Chart:
     if targets and targets[0].lower_is_better:
         reached += "; lower is better"
     target_text = f" {reached}. A run that has reached it keeps its last value." if targets else ""
+    drawn = f", of which the first {MAX_CURVES} that pass the filters are drawn" if len(results) > MAX_CURVES else ""
     return Chart(
         f"{metric[:1].upper()}{metric[1:]} by samples trained on",
-        f"The median of each result's runs, and the band from their lowest to their highest.{target_text} Your own "
-        f"results and the fastest of each kind of accelerator, at most {MAX_CURVES} at a time: filter to see others."
+        f"The median of each result's runs, and the band from their lowest to their highest.{target_text} Only "
+        "your own results and the fastest of each kind of accelerator, whatever its size, in all rounds and in each round "
+        f"have a curve{drawn}. Between evaluations, values are interpolated."
         f"{CUT_BANDS if shown is not None else ''}",
         f"Curves of {len(results)} results{f', with the target {targets[0]}' if targets else ''}.",
         traces,

@@ -82,8 +82,11 @@ def test_json_and_csv_agree(compare: Compare) -> None:
 def test_filters(compare: Compare) -> None:
     found = json.loads(compare("--json", "--accelerator", "chip", "--division", "open", "--round", "2.0").stdout)
     assert [row["system"] for row in found] == ["CHIPS"]
-    with pytest.raises(UsageError, match="none of the 3 results"):
+    with pytest.raises(UsageError, match=r"none of the 3 results matches --accelerator.*--division; choose") as raised:
         compare("--accelerator", "chip", "--division", "closed")
+    assert "--round" not in str(raised.value) and "--accelerators" not in str(raised.value)
+    with pytest.raises(UsageError, match="--versus CHIP: no result of this accelerator matches --division"):
+        compare("--versus", "A100", "CHIP", "--division", "closed")
 
 
 def test_own_results_are_compared_with_results_that_are_filtered_out(tree: Path, tmp_path: Path) -> None:

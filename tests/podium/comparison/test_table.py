@@ -263,7 +263,7 @@ def test_no_table_cuts_a_number(width: int) -> None:
     results = [make_result(of_size, accelerators=size, **names) for size, of_size in runs.items()]
     shown = printed(results, width)
     assert not re.search(r"\d…|(accel|num|bat|min|sam|ti)\w*…", shown)
-    assert all(text in shown for text in ("1,024", "262,144", "100%", "minutes", "number"))
+    assert all(text in shown for text in ("1,024", "262,144", "100%", "measured", "number"))
 
 
 def test_the_official_score_is_above_the_measured_one() -> None:

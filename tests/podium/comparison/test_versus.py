@@ -110,6 +110,16 @@ def test_hostile_names_are_escaped() -> None:
     assert "\x1b" not in text and "[red]" in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_figure_is_cut_at_any_width(width: int) -> None:
+    long = {"benchmark": "llama2_70b_lora", "round": "v5.1", "system": "a_system_of_a_long_name", "energy_joules": 1e6}
+    results = [result(OLD, 800.0, **long), result(NEW, 100.0, **{**long, "round": "v5.0"})]
+    console = Console(width=width, record=True)
+    print_versus(console, compare_accelerators("H100", "NVIDIA B200", results, [Cost(1.0, 10.0, None)] * 2))
+    table = console.export_text().split("H100 takes")[0]
+    assert all(text in table for text in ("A / B", " 13.333 ", " 1.667 ", " 8.000 ", " 1.000 ", "v5.1", "minutes"))
+
+
 def test_no_result_without_a_time_or_size_counts() -> None:
     results = [result(OLD, 800.0), result(NEW, 100.0), result(NEW, 1.0, accelerators=None)]
     results.append(make_result([make_run(status="aborted")] * 10, accelerator=NEW, kind=find_accelerator(NEW)))
@@ -125,6 +135,9 @@ def test_the_command(tmp_path: Any) -> None:
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert found["benchmarks"] == ["bert"] and found["time_ratio"] == pytest.approx(0.5, rel=0.01)
     assert "One benchmark is no general comparison" in CliRunner().invoke(app, arguments).stdout
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("{currency: USD, prices: [{accelerator: X, per: system-hour, price: 1}]}", encoding="utf-8")
+    assert "no price for 2 results" in CliRunner().invoke(app, [*arguments, "--cost", str(prices)]).stdout
     refused = CliRunner().invoke(app, [*arguments, "--csv"])
     assert isinstance(refused.exception, UsageError) and "--versus prints a table" in str(refused.exception)
 

@@ -192,6 +192,9 @@ def test_curves_have_the_median_the_range_and_the_target() -> None:
     assert (line["x"][0], line["y"][0]) == (1e6, 0.3) and (line["x"][-1], line["y"][-1]) == (2e6, 0.73)
     assert line["customdata"][-1] == [0.72, 0.76]
     assert chart.shapes[0]["y0"] == 0.72 and "target, 0.72" in chart.caption
+    assert line["mode"] == "lines" and "are drawn" not in chart.caption
+    chart = curves_chart([result] * 9, {id(result): 5})
+    assert "of which the first 8 that pass the filters are drawn." in chart.caption
 
 
 @pytest.mark.parametrize("wrong", [(2e6, 700.0), (2e6, -3.0), (-5.0, 0.6), (1e300, 0.6)])
