@@ -286,6 +286,25 @@ function shortenLabels(labels, longest, narrow) {
   return best.texts;
 }
 
+const ruler = document.createElement("canvas").getContext("2d");
+function textWidth(text) {
+  ruler.font = "12px system-ui, sans-serif";
+  return ruler.measureText(text).width;
+}
+
+// The range of an axis, in lengths of the longest bar, at which every text fits inside its bar or beside it.
+function roomBeside(trace, width, narrow) {
+  const least = trace.text.some((text) => text.length > 12) ? 1.5 : 1.1;
+  if (narrow) return least;
+  const longest = Math.max(...trace.x);
+  const texts = trace.text.map((text) => textWidth(text) + 12);
+  const fits = (room) => trace.x.every((value, at) => {
+    const bar = (value / longest / room) * width;
+    return texts[at] <= bar || texts[at] + bar <= width;
+  });
+  return [least, 1.75, 2, 2.5, 3, 4].find((room) => room >= least && fits(room)) ?? 4;
+}
+
 class Chart {
   constructor(id, spec) {
     this.figure = document.getElementById(id);
@@ -430,10 +449,14 @@ class Chart {
     if (y.dtick && Math.max(...values) < 8 * Math.min(...values)) Object.assign(y, { dtick: null, nticks: 5 });
     // Plotly's range has no room for texts beside the longest bars.
     const beside = bars ? this.selected.find((trace) => trace.textposition === "auto") : undefined;
-    if (beside) x.range = [0, Math.max(...beside.x) * (beside.text.some((text) => text.length > 12) ? 1.5 : 1.1)];
+    const labels = bars ? shortenLabels(this.labels, narrow ? 24 : 42, narrow) : [];
+    if (beside) {
+      const room = roomBeside(beside, width - 40 - Math.max(...labels.map(textWidth)), narrow);
+      x.range = [0, Math.max(...beside.x) * room];
+    }
     if (bars) {
       Object.assign(y, {
-        tickvals: this.labels.map((_, place) => place), ticktext: shortenLabels(this.labels, narrow ? 24 : 42, narrow),
+        tickvals: this.labels.map((_, place) => place), ticktext: labels,
         range: [this.labels.length - 0.4, -0.6], showgrid: false, ticks: "", fixedrange: true, zeroline: false,
       });
     }

@@ -291,8 +291,8 @@ def curves_chart(results: Sequence[Result], records: Records) -> Chart:
     return Chart(
         f"{metric[:1].upper()}{metric[1:]} by samples trained on",
         f"The median of each result's runs, and the band from their lowest to their highest.{target_text} Only "
-        "your own results and the fastest of each kind of accelerator, whatever its size, in all rounds and in each "
-        f"round have a curve{drawn}. Between evaluations, values are interpolated."
+        "your own results and the fastest of each kind of accelerator, at any size, in all rounds and in each round "
+        f"have a curve{drawn}. Between evaluations, values are interpolated."
         f"{CUT_BANDS if shown is not None else ''}",
         f"Curves of {len(results)} results{f', with the target {targets[0]}' if targets else ''}.",
         traces,
