@@ -83,7 +83,7 @@ def new(
     from podium.core.text import did_you_mean
     from podium.planning.accelerators import MAX_NAME_LENGTH
     from podium.system_files.compose import target_path, write_system
-    from podium.system_files.new import NewOptions, draft_for_machine, run_command
+    from podium.system_files.new import NewOptions, draft_for_machine, needs_rendezvous, run_command
     from podium.system_files.new import as_json as new_json
 
     name = name.removesuffix(".yaml")
@@ -117,7 +117,8 @@ def new(
         return
     for note in draft.notes:
         print_message(note)
-    command = run_command(name, draft.launch)
-    where = " (on each node, RANK from 0 up)" if "RANK" in command else ""
-    errors.print(f"Run it with: {command}{where}", markup=False, highlight=False)
+    where = ""
+    if needs_rendezvous(draft.launch["launcher"], draft.launch["nodes"]):
+        where = " (on each node, RANK from 0 up)"
+    errors.print(f"Run it with: {run_command(name, draft.launch)}{where}", markup=False, highlight=False)
     print(path)
