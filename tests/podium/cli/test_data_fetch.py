@@ -135,7 +135,8 @@ def test_interrupted_process_is_resumed_by_the_next(server: FileServer, tmp_path
     environment = os.environ | {"PYTHONPATH": str(CODE_FOLDER)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
         partials, end = tmp_path / "out" / PARTIAL_FOLDER, time.monotonic() + 30
-        while not any(path.stat().st_size == 4000 for path in partials.glob("*.partial")):
+        # The names of other files disappear meanwhile, when they are complete.
+        while not any(path.exists() and os.path.getsize(path) == 4000 for path in partials.glob("*.partial")):
             assert time.monotonic() < end and process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
