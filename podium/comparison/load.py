@@ -25,7 +25,7 @@ from podium.comparison.discover import PackageResults, discover_results
 from podium.comparison.result import Result
 from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import private_folder, sha256_of
-from podium.core.processes import processors
+from podium.core.processes import processors, starting_workers, watch_parent
 from podium.core.source_hash import source_hash
 from podium.core.text import format_list, printable
 from podium.mllog import power, read
@@ -228,10 +228,11 @@ def _map_in_processes(
             on_read(1)
         return found
     # forkserver, since this process has threads (the progress bar's) and a fork would copy their locks in any state.
-    # No garbage collection there: events have no cycles, and looking for them takes a quarter of the time.
-    with ProcessPoolExecutor(processors(), get_context("forkserver"), initializer=gc.disable) as processes:
+    with ProcessPoolExecutor(processors(), get_context("forkserver"), initializer=_start_reader) as pool:
         try:
-            for one in processes.map(work, items, chunksize=LOGS_PER_TASK):
+            with starting_workers():
+                results = pool.map(work, items, chunksize=LOGS_PER_TASK)
+            for one in results:
                 found.append(one)
                 on_read(1)
         except BrokenProcessPool:
@@ -240,9 +241,14 @@ def _map_in_processes(
                 'if __name__ == "__main__": its processes import the script again. Otherwise check the free memory'
             ) from None
         except BaseException:
-            processes.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
     return found
+
+
+def _start_reader() -> None:
+    gc.disable()  # events have no cycles, and looking for them takes a quarter of the time
+    watch_parent()
 
 
 def _is_same_reading(run: Run, log: Path, round_name: str | None) -> bool:

@@ -8,10 +8,11 @@ import multiprocessing
 import os
 import signal
 import stat
-from collections.abc import Callable, Generator, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +50,21 @@ def discard_closed_terminal_output() -> None:
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, descriptor)
                 os.close(null)
+
+
+def watch_parent() -> None:
+    """In a worker of multiprocessing, end this process when the one that started it has died.
+
+    Unlike `end_with_parent` it works where a fork server is in between, which lives as long as its workers.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def end_with_parent(parent: int | None = None) -> None:
@@ -105,16 +121,16 @@ def run_jobs_in_processes(
     def start_next(pool: ProcessPoolExecutor) -> None:
         for file, arguments in waiting:
             try:
-                running[pool.submit(function, *arguments)] = (file, pool)
+                with starting_workers():
+                    running[pool.submit(function, *arguments)] = (file, pool)
             except BrokenProcessPool as error:
                 raise WorkerDied(file) from error
             break
 
-    _start_resource_tracker()
     with ExitStack() as stack:
         try:
             for _ in range(min(processes, len(jobs))):
-                pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),))
+                pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent, (os.getpid(),))
                 pools.append(stack.enter_context(pool))
                 start_next(pool)
             while running:
@@ -136,20 +152,28 @@ def run_jobs_in_processes(
             raise
 
 
-def _start_resource_tracker() -> None:
-    """Start multiprocessing's resource tracker with SIGHUP and SIGQUIT blocked.
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Start pool workers in the block, so that a stop signal ends them all without a traceback and leaves none behind.
 
-    A closed terminal signals the whole process group; the tracker inherits the mask and outlives the workers.
+    The workers never receive a terminal's signals (SIGINT, SIGQUIT, SIGHUP), which go to the whole process group: their
+    parent ends them. Ignoring them after their start would be too late, while Python imports. In this process stop
+    signals are handled at the end of the block, since a worker that was half started would never be ended.
     """
+    received = list[int]()
+    handled = STOP_SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: handler for number in handled if callable(handler := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda number, _: received.append(number))
+    # multiprocessing's resource tracker outlives the workers, and starting it unblocks SIGINT in this thread.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGQUIT})
     try:
         resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start_worker(parent: int) -> None:
-    """Leave stop signals to the parent, which terminates its workers, and end when the parent dies."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
-    end_with_parent(parent)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])

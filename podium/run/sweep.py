@@ -6,6 +6,7 @@ further values and seeds. The runs are marked as no results: their seeds are sta
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from podium.config.hyperparameters import describe_hyperparameters
 from podium.config.load import LoadedSystem, load_resolved, resolve_system, system_path
-from podium.config.run_data import read_run_data
+from podium.config.run_data import RunData, read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError, attempt
@@ -22,7 +23,7 @@ from podium.core.files import make_folder, make_named_folder, sha256_of, write_e
 from podium.core.json_files import json_digest
 from podium.core.locks import assert_unlocked, folder_lock
 from podium.core.text import format_list, truncate
-from podium.launch.node_group import node_group
+from podium.launch.node_group import NodeGroup, node_group
 from podium.planning.hardware import require_hardware
 from podium.run import run_set
 from podium.run.collect import FinishedRun
@@ -138,7 +139,7 @@ class SweepSet:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The sets of a sweep, in the order in which they are made."""
+    """The sets of a sweep, in the order of the command's values."""
 
     folder: Path
     sets: tuple[SweepSet, ...]
@@ -258,11 +259,14 @@ def _resolve(system: str, recipe: str | None, settings: Sequence[str]) -> Loaded
 def run_sweep(sweep: Sweep, progress: Progress) -> Iterator[tuple[SweepSet, int, FinishedRun | PodiumError]]:
     """Make the runs that are missing; yield each, with its set and seed, when it has finished or failed.
 
-    A set whose data cannot be prepared yields its error for its first missing run only.
+    All sets make their run of one seed before the next seed's, in alternating order, so that other load on the machine,
+    or a slow drift of its clock rates, meets all sets alike. A set whose data cannot be prepared yields its error, with
+    its first missing seed, and is left out.
     """
     left = sweep.missing
     folder, system = make_named_folder(sweep.folder), sweep.sets[0].config.system
-    with system_lock(system), folder_lock(folder, "podium sweep"):
+    with system_lock(system), folder_lock(folder, "podium sweep"), ExitStack() as stack:
+        prepared = list[_PreparedSet]()
         for place, one in enumerate(sweep.sets, 1):
             title, missing = f"Set {place} of {len(sweep.sets)}, {one.name}", one.missing
             if not missing:
@@ -270,40 +274,54 @@ def run_sweep(sweep: Sweep, progress: Progress) -> Iterator[tuple[SweepSet, int,
                 continue
             progress.note(f"{title}: {len(missing)} of {len(one.seeds)} runs are to be made")
             try:
-                for seed, result in _run_missing(one, missing, left, progress):
-                    left -= 1
-                    yield one, seed, result
-            except StoppedAfterSaving as error:  # it is made again: a resumed run has no time-to-train
-                raise Interrupted(str(error).partition(";")[0]) from None
+                nodes = stack.enter_context(node_group(one.config, run_set.RUNS, progress.note))
+                prepared.append(_prepare(one, missing, progress, nodes))
             except PodiumError as error:
+                left -= len(missing)
                 yield one, missing[0], error
+        for seed in sorted({seed for each in prepared for seed in each.missing}):
+            for each in prepared if seed % 2 == 0 else reversed(prepared):
+                if seed in each.missing:
+                    left -= 1
+                    yield each.set, seed, _run(each, seed, progress, more=left > 0)
 
 
-def _run_missing(
-    one: SweepSet, missing: Sequence[int], left: int, progress: Progress
-) -> Iterator[tuple[int, FinishedRun | PodiumError]]:
-    """Make the missing runs of a set, of `left` runs of the sweep."""
-    with node_group(one.config, run_set.RUNS, progress.note) as nodes:
-        progress.note(describe_hyperparameters(one.config))
-        config = prepare_set(one.config, progress.note, nodes)
-        record = read_set(make_folder(one.folder))
-        ended = record.ended if record is not None else ()
-        write_set(one.folder, SetRecord(config.system, max(len(one.seeds), record.runs if record else 0), ended))
-        _note_other_code(one, progress)
-        data = next((found for seed in one.finished if (found := read_run_data(one.run(seed).data))), None)
-        for number, seed in enumerate(missing, 1):
-            _set_aside(one.run(seed))
-            title = f"{truncate(one.name, MAX_NAME)}, seed {seed}"
-            try:
-                seeded = config.model_copy(update={"seed": seed})
-                run = prepare_recorded(seeded, one.run(seed).path, nodes, data)
-                data = run.data
-                more = number < left
-                yield seed, launch_and_collect(replace(run, fault=SWEPT, swept=True), title, nodes, progress, more=more)
-            except StoppedAfterSaving:
-                raise
-            except PodiumError as error:
-                yield seed, error
+@dataclass
+class _PreparedSet:
+    """A set of a sweep whose data is prepared, and the seeds of its missing runs."""
+
+    set: SweepSet
+    missing: tuple[int, ...]
+    config: RunConfig
+    nodes: NodeGroup  # of one node, with the data that was verified for the set
+    data: RunData | None  # what the set's runs train on, as soon as one has begun
+
+
+def _prepare(one: SweepSet, missing: tuple[int, ...], progress: Progress, nodes: NodeGroup) -> _PreparedSet:
+    """Prepare a set's data and write its record. Raises PodiumError."""
+    progress.note(describe_hyperparameters(one.config))
+    config = prepare_set(one.config, progress.note, nodes)
+    record = read_set(make_folder(one.folder))
+    ended = record.ended if record is not None else ()
+    write_set(one.folder, SetRecord(config.system, max(len(one.seeds), record.runs if record else 0), ended))
+    _note_other_code(one, progress)
+    data = next((found for seed in one.finished if (found := read_run_data(one.run(seed).data))), None)
+    return _PreparedSet(one, missing, config, nodes, data)
+
+
+def _run(each: _PreparedSet, seed: int, progress: Progress, more: bool) -> FinishedRun | PodiumError:
+    """Make a set's run of a seed; return the error if it fails. Raises Interrupted."""
+    try:
+        _set_aside(each.set.run(seed))
+        title = f"{truncate(each.set.name, MAX_NAME)}, seed {seed}"
+        seeded = each.config.model_copy(update={"seed": seed})
+        run = prepare_recorded(seeded, each.set.run(seed).path, each.nodes, each.data)
+        each.data = run.data
+        return launch_and_collect(replace(run, fault=SWEPT, swept=True), title, each.nodes, progress, more=more)
+    except StoppedAfterSaving as error:  # it is made again: a resumed run has no time-to-train
+        raise Interrupted(str(error).partition(";")[0]) from None
+    except PodiumError as error:
+        return error
 
 
 def _note_other_code(one: SweepSet, progress: Progress) -> None:

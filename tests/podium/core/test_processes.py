@@ -14,7 +14,7 @@ import pytest
 
 from podium.core.files import write_atomically
 from podium.core.paths import CODE_FOLDER
-from podium.core.processes import WorkerDied, run_jobs, run_jobs_in_processes
+from podium.core.processes import WorkerDied, run_jobs, run_jobs_in_processes, starting_workers
 
 
 @pytest.mark.parametrize("processes", [1, 2, 9])
@@ -114,6 +114,32 @@ def test_child_ends_when_its_parent_is_killed(ends: bool) -> None:
             os.kill(grandchild, signal.SIGKILL)
 
 
+POOL = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from podium.core.processes import watch_parent
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, get_context("forkserver"), watch_parent)
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(30)
+"""
+
+
+def test_worker_of_a_fork_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "pool.py").write_text(POOL, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(CODE_FOLDER)}
+    with subprocess.Popen([sys.executable, tmp_path / "pool.py"], env=environment, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        worker = int(parent.stdout.readline())
+        assert is_running(worker)
+        parent.kill()
+        deadline = time.monotonic() + 20
+        while is_running(worker):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
 def test_child_of_a_dead_parent_ends_at_once() -> None:
     code = "import os; from podium.core.processes import end_with_parent; end_with_parent({}); print('running')"
     for parent, output in (("os.getppid()", "running\n"), ("os.getppid() + 1", "")):
@@ -147,15 +173,34 @@ def test_output_to_a_closed_terminal_is_discarded(tmp_path: Path) -> None:
     assert (tmp_path / "kept").read_text(encoding="utf-8") == "kept"
 
 
-def test_resource_tracker_blocks_sighup() -> None:
+def test_no_process_of_a_pool_receives_the_signals_of_a_terminal() -> None:
+    """From its first instruction on: the mask is inherited, and the caller's is as before."""
     code = (
-        "import signal\n"
+        "import signal, subprocess\n"
         "from multiprocessing import resource_tracker\n"
-        "from podium.core.processes import _start_resource_tracker\n"
-        "_start_resource_tracker()\n"
-        "print(open(f'/proc/{resource_tracker._resource_tracker._pid}/status').read())\n"
+        "from podium.core.processes import starting_workers\n"
+        "with starting_workers():\n"
+        "    worker = subprocess.Popen(['sleep', '30'])\n"
+        "for pid in resource_tracker._resource_tracker._pid, worker.pid:\n"
+        "    print(open(f'/proc/{pid}/status').read())\n"
+        "worker.kill()\n"
         "assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
     )
     status = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    (blocked,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
-    assert blocked & 1 << signal.SIGHUP - 1
+    tracker, worker = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
+    assert tracker & 1 << signal.SIGHUP - 1 and tracker & 1 << signal.SIGQUIT - 1
+    assert all(worker & 1 << number - 1 for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT))
+
+
+def test_a_stop_while_workers_start_is_handled_afterwards() -> None:
+    received = list[str]()
+    before = signal.signal(signal.SIGTERM, lambda *_: received.append("handled"))
+    try:
+        with starting_workers():
+            signal.raise_signal(signal.SIGTERM)
+            assert received == []
+        assert received == ["handled"]
+        signal.raise_signal(signal.SIGTERM)
+        assert len(received) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
