@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from podium.config.schema import is_stated
 from podium.core.finding import Finding
 from podium.core.text import one_line
 from podium.doctor.context import DiagnosticContext
-from podium.planning.accelerators import UNSUPPORTED, is_supported
+from podium.planning.accelerators import UNSUPPORTED, is_supported, unknown_gpu_warning
 
 PCI = Path("/sys/bus/pci/devices")
 SMI_TIMEOUT_SECONDS = 30.0
@@ -101,10 +102,15 @@ def check_accelerators(context: DiagnosticContext) -> Iterable[Finding]:
 
 
 def check_described(context: DiagnosticContext) -> Iterable[Finding]:
-    """Whether Podium runs on the accelerator that the system's description names."""
+    """Whether Podium runs on the accelerator that the system's description names, and knows what it can compute."""
     name = context.config.description.accelerator_model_name
-    if context.cuda and not is_supported(name):
+    if not context.cuda:
+        return
+    if not is_supported(name):
         yield Finding("accelerator model", "error", f"{one_line(name)}: not supported", SUPPORTED, UNSUPPORTED)
+    elif is_stated(name) and (warning := unknown_gpu_warning(name)) is not None:
+        found, _, advice = warning.rpartition("; ")
+        yield Finding("accelerator model", "warning", found, "a GPU of Podium's table", advice)
 
 
 def same_kind(names: Iterable[str]) -> str | None:

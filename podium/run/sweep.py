@@ -24,7 +24,7 @@ from podium.core.json_files import json_digest
 from podium.core.locks import assert_unlocked, folder_lock
 from podium.core.text import format_list, truncate
 from podium.launch.node_group import NodeGroup, node_group
-from podium.planning.hardware import require_hardware
+from podium.planning.hardware import hardware_warnings, require_hardware
 from podium.run import run_set
 from podium.run.collect import FinishedRun
 from podium.run.prepare import check_checkpoint, prepare_set
@@ -230,8 +230,8 @@ def plan_sweep(request: SweepRequest) -> Sweep:
         if same is not None:
             errors.append(f"{name}: has the same configuration as {same.name}; leave one of them out")
             continue
-        seeds = range(request.seeds)
-        sets.append(SweepSet(name or config.recipe, recipe, settings, config, folder, seeds, loaded.warnings))
+        seeds, warnings = range(request.seeds), (*loaded.warnings, *hardware_warnings(config))
+        sets.append(SweepSet(name or config.recipe, recipe, settings, config, folder, seeds, warnings))
     if errors and len(combinations) == 1:
         raise UsageError(errors[0])
     if errors:

@@ -127,6 +127,14 @@ def test_second_fetch_of_a_folder_is_refused(server: FileServer, tmp_path: Path)
     assert done.returncode == 2 and "another `podium data fetch` is using this folder" in done.stderr
 
 
+def size_now(path: Path) -> int | None:
+    """Bytes of a file that another process writes; None if it has just been renamed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_process_is_resumed_by_the_next(server: FileServer, tmp_path: Path, number: signal.Signals) -> None:
     vocabulary = f"/data/{INPUTS.title}/vocab.txt"
@@ -135,8 +143,7 @@ def test_interrupted_process_is_resumed_by_the_next(server: FileServer, tmp_path
     environment = os.environ | {"PYTHONPATH": str(CODE_FOLDER)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
         partials, end = tmp_path / "out" / PARTIAL_FOLDER, time.monotonic() + 30
-        # The names of other files disappear meanwhile, when they are complete.
-        while not any(path.exists() and os.path.getsize(path) == 4000 for path in partials.glob("*.partial")):
+        while not any(size_now(path) == 4000 for path in partials.glob("*.partial")):
             assert time.monotonic() < end and process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)

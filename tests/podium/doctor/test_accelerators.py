@@ -96,5 +96,18 @@ def test_a_described_accelerator_that_is_not_supported_is_an_error(
     assert check_described in CHECKS and check_described in CHECKS_HERE
 
 
+@pytest.mark.parametrize(("name", "known"), [("NVIDIA H20", False), ("NVIDIA H200", True), ("", True)])
+def test_a_described_gpu_that_the_table_lacks_is_a_warning(
+    make_context: Callable[..., DiagnosticContext], name: str, known: bool
+) -> None:
+    context = make_context(f"description.accelerator_model_name={name}")
+    cuda = replace(context, config=context.config.model_copy(update={"launch": _on_cuda(context)}))
+    found = [*check_described(cuda)]
+    assert [one.severity for one in found] == ([] if known else ["warning"])
+    assert known or (
+        "'NVIDIA H20' is no GPU that Podium knows" in found[0].message and "by its memory" in found[0].advice
+    )
+
+
 def _on_cuda(context: DiagnosticContext) -> object:
     return context.config.launch.model_copy(update={"device": "cuda"})

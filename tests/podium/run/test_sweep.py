@@ -117,6 +117,13 @@ def test_a_closed_system_is_swept_with_stated_seeds(
     assert sweep.sets[0].config.division == "closed" and sweep.sets[0].missing == (0, 1, 2)
 
 
+@pytest.mark.usefixtures("home")
+def test_a_gpu_that_the_table_lacks_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.run.sweep.check_checkpoint", lambda _: None)
+    sweep = plan_sweep(SweepRequest("h200_1x", [], ["description.accelerator_model_name=NVIDIA H20"], 1))
+    assert any("'NVIDIA H20' is no GPU that Podium knows" in message for message in sweep.messages)
+
+
 def outcomes(sweep: Sweep) -> list[tuple[str, int, bool]]:
     return [(one.name, seed, isinstance(result, FinishedRun)) for one, seed, result in run_sweep(sweep, QUIET)]
 
