@@ -21,6 +21,7 @@ from podium.config.schema import RunConfig
 from podium.core.console import UNKNOWN, number_table, print_line, summary_table, waiting
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
+from podium.core.machine import MAX_OTHER_LOAD, OtherLoad
 from podium.launch.launch import diagnose_failure, launch
 from podium.planning.accelerators import PRODUCT_UNITS, Accelerator, require_gpu, require_rates
 from podium.planning.costs import StepCosts, own_costs_path, save_costs
@@ -85,10 +86,12 @@ def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Pro
         config = config.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
     write_resolved(config, folder.config)
     progress.note("Timing steps")
+    load = OtherLoad()
     with waiting("Timing steps", announced=True):
         exit_code = launch(config, folder, "bench", arguments, on_tick=lambda: None)
     measured = folder.read_summary()
     assert measured is not None, "launch raises if the processes leave no summary"
+    measured["other_load"] = load.share()
     if not measured["complete"]:
         measured["failures"]["the rest"] = str(diagnose_failure(folder, exit_code))
     return measured
@@ -196,7 +199,7 @@ def write_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
     settings = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks")
     source = current_source()
     conditions: dict[str, object] = {"system": config.system, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
-    conditions |= {"machine": measured["machine"], "torch": measured["torch"]}
+    conditions |= {"machine": measured["machine"], "torch": measured["torch"], "other_load": measured["other_load"]}
     conditions |= {"commit": source.commit, "code": source.code}
     # The backend in use: `auto` depends on the GPU and on a check there.
     conditions |= {"recipe": config.recipe, "attention": measured["attention"], "kernels": config.kernels}
@@ -221,6 +224,17 @@ def print_timings(console: Console, config: RunConfig, measured: Mapping[str, An
         console.print(_ablation_table(measured))
     for name, reason in measured["misfits"].items():
         print_line(console, f"{name}: not timed, {reason}")
+
+
+def load_warning(measured: Mapping[str, Any]) -> str | None:
+    """Return a warning if other processes used so much of the processors that the times are too long."""
+    share = measured["other_load"]
+    if share is None or share <= MAX_OTHER_LOAD:
+        return None
+    return (
+        f"warning: while steps were timed, other processes used {share:.0%} of this machine's processors, so the times "
+        f"are too long; end them (allowed are {MAX_OTHER_LOAD:.0%}) and run the command again"
+    )
 
 
 def require_all_sides(measured: Mapping[str, Any]) -> None:

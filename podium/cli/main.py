@@ -329,6 +329,7 @@ def bench(
     from podium.cli.bench import (
         BenchOptions,
         count,
+        load_warning,
         measure,
         print_count,
         print_timings,
@@ -354,6 +355,8 @@ def bench(
     if fit_costs and "step_costs" in measured:
         print_note(f"the fitted step costs are in {write_costs(config, measured)}")
     print_output(as_json, measured, lambda to: print_timings(to, config, measured))
+    if (warning := load_warning(measured)) is not None:
+        print_message(warning)
     require_all_sides(measured)
 
 

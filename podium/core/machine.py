@@ -1,7 +1,11 @@
-"""The machine that a measurement was made on: host, processor, cores and GPUs, as the kernel and the driver report."""
+"""The machine that a measurement was made on, as the kernel and the driver report it.
+
+Host, processor, cores and GPUs, and how much of the processors other processes used.
+"""
 
 import os
 import platform
+import resource
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -16,6 +20,9 @@ CPUINFO = Path("/proc/cpuinfo")
 MODEL_KEYS = ("model name", "cpu model", "hardware")  # of x86, and of kernels for other processors
 MAX_LENGTH = 200  # characters of a name that is read from a file
 GPU_QUERY_SECONDS = 10.0
+STAT = Path("/proc/stat")
+IDLE_COLUMNS = (3, 4)  # of /proc/stat: idle and iowait
+MAX_OTHER_LOAD = 0.1  # share of the processors; above it, times that are measured are too long
 
 
 @dataclass(frozen=True)
@@ -78,3 +85,35 @@ def gpu_models() -> list[str]:
         if not done.returncode
         else []
     )
+
+
+class OtherLoad:
+    """Measures the time for which others use the processors of this process, from its creation on."""
+
+    def __init__(self) -> None:
+        self._start = self._read()
+
+    def share(self) -> float | None:
+        """Share of the processors' time that was used neither by this process nor by children that have ended.
+
+        None if the kernel does not report it, as elsewhere than on Linux.
+        """
+        end = self._read()
+        if self._start is None or end is None or end[0] <= self._start[0]:
+            return None
+        total, used, own = (after - before for before, after in zip(self._start, end, strict=True))
+        return min(max((used - own) / total, 0.0), 1.0)
+
+    @staticmethod
+    def _read() -> tuple[float, float, float] | None:
+        """Seconds of all processors that this process may use: in total, not idle, and used by itself."""
+        with suppress(OSError, ValueError, IndexError, AttributeError):
+            cpus = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+            lines = [line.split() for line in STAT.read_text(encoding="ascii").splitlines()]
+            # The columns after the eighth, guest times, are already included in user times.
+            counts = [[int(count) for count in fields[1:9]] for fields in lines if fields and fields[0] in cpus]
+            idle = sum(times[column] for times in counts for column in IDLE_COLUMNS)
+            total, ticks = sum(map(sum, counts)), os.sysconf("SC_CLK_TCK")
+            own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+            return total / ticks, (total - idle) / ticks, sum(one.ru_utime + one.ru_stime for one in own)
+        return None

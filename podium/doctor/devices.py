@@ -1,6 +1,5 @@
 """Checks of GPUs, memory and load of this machine, as the kernel reports them, and of communication between ranks."""
 
-import os
 import re
 import resource
 import time
@@ -13,6 +12,7 @@ from typing import Any
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from podium.config.schema import is_stated
 from podium.core.finding import Finding, Severity, check_result
+from podium.core.machine import MAX_OTHER_LOAD, OtherLoad
 from podium.core.processes import processors
 from podium.doctor.context import DiagnosticContext
 
@@ -23,7 +23,6 @@ STATE_BYTES = 16  # per parameter on its device: weight, gradient and two moment
 ACTIVATION_BYTES = 34
 MEAN_TOKENS = 254.5  # of a sample of Wikipedia; a padded one has 512
 MAX_USED_BYTES = GIB  # more than the driver and an empty context use of a GPU
-MAX_BUSY_SHARE = 0.1
 # Bus bandwidth in bytes/s by device and whether there are several nodes: half of PCIe 4 × 16, of 100 Gb/s between
 # nodes, or of gigabit Ethernet. A lower value indicates a wrong path, such as TCP sockets in place of InfiniBand.
 MIN_BANDWIDTH = {("cpu", False): 0.1e9, ("cpu", True): 0.05e9, ("cuda", False): 10e9, ("cuda", True): 5e9}
@@ -111,7 +110,7 @@ def check_load(context: DiagnosticContext) -> Iterable[Finding]:
         found = f"other processes use {busy:.0%} of {context.machine['processors']:.0f} processors"
         advice = "end other processes, else measured times are meaningless"
         yield check_result(
-            "other load", busy <= MAX_BUSY_SHARE, found, f"at most {MAX_BUSY_SHARE:.0%}", advice, "warning"
+            "other load", busy <= MAX_OTHER_LOAD, found, f"at most {MAX_OTHER_LOAD:.0%}", advice, "warning"
         )
 
 
@@ -197,9 +196,8 @@ def _name_parts(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-STAT, MEMORY, CGROUP_MEMORY = Path("/proc/stat"), Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+MEMORY, CGROUP_MEMORY = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 LOAD_SECONDS = 0.5
-IDLE_COLUMNS = (3, 4)  # of /proc/stat: idle and iowait
 
 
 def measure_machine() -> dict[str, float]:
@@ -208,30 +206,13 @@ def measure_machine() -> dict[str, float]:
     `busy` and `memory` are left out if the kernel does not report them.
     """
     found: dict[str, float] = {"processors": processors(), "limit": _open_files()}
-    with suppress(OSError, ValueError, IndexError):
-        found["busy"] = busy_share(LOAD_SECONDS)
+    load = OtherLoad()
+    time.sleep(LOAD_SECONDS)
+    if (busy := load.share()) is not None:
+        found["busy"] = busy
     with suppress(OSError, ValueError, KeyError):
         found["memory"] = _available_memory()
     return found
-
-
-def busy_share(seconds: float) -> float:
-    """Share of the time that the processors of this process were busy while it slept for `seconds`."""
-    before = _jiffies()
-    time.sleep(seconds)
-    after = _jiffies()
-    total = sum(a[0] - b[0] for a, b in zip(after, before, strict=True))
-    idle = sum(a[1] - b[1] for a, b in zip(after, before, strict=True))
-    return 1 - idle / total if total else 0.0
-
-
-def _jiffies() -> list[tuple[int, int]]:
-    """Total and idle time of each processor that this process may use, in jiffies."""
-    own_cpus = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    lines = [line.split() for line in STAT.read_text(encoding="ascii").splitlines()]
-    # The columns after the eighth, guest times, are already included in user times.
-    counts = [[int(count) for count in fields[1:9]] for fields in lines if fields[0] in own_cpus]
-    return [(sum(times), sum(times[column] for column in IDLE_COLUMNS)) for times in counts]
 
 
 def memory_bytes(meminfo: Path, key: str) -> int:

@@ -18,7 +18,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import write_atomically
 from podium.core.json_files import read_json
-from podium.core.machine import Machine, gpu_models, this_machine
+from podium.core.machine import MAX_OTHER_LOAD, Machine, gpu_models, this_machine
 from podium.core.paths import WORKING_FOLDER, shorten_paths, user_or_shipped_path
 from podium.core.text import short_repr
 from podium.planning.accelerators import find_accelerator
@@ -156,6 +156,7 @@ class CostsOrigin:
     device: str | None  # model of the GPU, or cpu
     relation: Relation
     this_machine: str  # model of this machine's GPU or processor
+    other_load: float | None = None  # share of the processors that other processes used meanwhile
 
     @property
     def is_comparable(self) -> bool:
@@ -176,7 +177,13 @@ class CostsOrigin:
             "unknown machine": f"whether it was one like this is not recorded: {self.this_machine}",
         }[self.relation]
         date = f" on {self.date}" if self.date else ""
-        return f"step costs: measured on {where or 'an unknown machine'}{date} by `podium bench` ({relation})"
+        statement = f"step costs: measured on {where or 'an unknown machine'}{date} by `podium bench` ({relation})"
+        if self.other_load is not None and self.other_load > MAX_OTHER_LOAD:
+            statement += (
+                f"; other processes used {self.other_load:.0%} of its processors meanwhile, so they are too high: run "
+                "`podium bench` again without these"
+            )
+        return statement
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -186,6 +193,7 @@ class CostsOrigin:
             "device": self.device,
             "relation": self.relation,
             "this_machine": self.this_machine,
+            "other_load": self.other_load,
             "statement": self.statement,
         }
 
@@ -215,7 +223,9 @@ def costs_origin(config: RunConfig, path: Path, measured: Mapping[str, Any]) -> 
             relation = "this machine" if same and same_host else "same model" if same else "another machine"
             if not same and kinds[0] is not None and kinds[0] == kinds[1]:
                 relation = "described"
-    return CostsOrigin(path, date, machine, device, relation, here_model)
+    load = measured.get("other_load")
+    other_load = float(load) if isinstance(load, float | int) else None
+    return CostsOrigin(path, date, machine, device, relation, here_model, other_load)
 
 
 def with_measured_costs(config: RunConfig) -> RunConfig:

@@ -15,6 +15,7 @@ from podium.cli import bench
 from podium.cli.bench import (
     BenchOptions,
     count,
+    load_warning,
     measure,
     print_count,
     print_timings,
@@ -55,6 +56,7 @@ MEASURED: dict[str, Any] = {
     "hidden": 512,
     "vocabulary": 30522,
     "torch": "2.13.0",
+    "other_load": 0.02,
     "machine": {"host": "node7", "processor": "AMD EPYC 7742", "cores": 2},
     "ablation": None,
     "huggingface": None,
@@ -111,7 +113,8 @@ def test_summary_of_the_processes_is_returned(
 ) -> None:
     summary = {"sequences_per_second": 7, "complete": True}
     as_implementation(f"(folder / 'summary.json').write_text(json.dumps({summary}))")
-    assert measure(config, BenchOptions(), True, Progress(Console(file=StringIO()))) == summary
+    measured = measure(config, BenchOptions(), True, Progress(Console(file=StringIO())))
+    assert 0 <= measured.pop("other_load") <= 1 and measured == summary
     (folder,) = (tmp_path / "runs" / "laptop").iterdir()
     assert folder.name.startswith("bench_")
     assert "seed: null" not in (folder / "config.yaml").read_text(encoding="utf-8")
@@ -143,6 +146,13 @@ def test_failed_sides_are_an_error_and_misfits_are_not() -> None:
     require_all_sides(MEASURED | {"misfits": {"eager": "does not fit: needs about 91 GiB of 78"}})
     with pytest.raises(WorkError, match="kernels: OutOfMemoryError: CUDA out of memory"):
         require_all_sides(MEASURED | {"failures": {"kernels": "OutOfMemoryError: CUDA out of memory"}})
+
+
+@pytest.mark.parametrize(("load", "warned"), [(None, False), (0.1, False), (0.455, True)])
+def test_other_load_while_steps_were_timed_is_a_warning(load: float | None, warned: bool) -> None:
+    warning = load_warning(MEASURED | {"other_load": load})
+    assert (warning is not None) is warned
+    assert not warned or "other processes used 46% of this machine's processors" in str(warning)
 
 
 def printed(config: RunConfig, measured: dict[str, Any]) -> str:

@@ -176,9 +176,20 @@ def test_own_costs_of_this_machine_come_before_the_shipped_ones(
         r"step costs: measured on .+ on 2026-11-24 by `podium bench` \(this machine\)", found["statement"]
     )
     assert found["statement"] in shown(predicted).replace("\n", " ")
+    assert found["other_load"] is None
     assert predicted["calibration"]["fit_median_relative_error"] == 0.04
     assert "10 runs on a laptop; median error of the fitted costs 4.0%" in predicted["calibration"]["statement"]
     assert not any("half or twice" in sentence for sentence in predicted["warnings"])
+
+
+def test_costs_that_were_measured_beside_other_load_are_said_to_be_too_high(
+    quiet: Progress, no_data: list[str], tmp_path: Path
+) -> None:
+    measured = {"device": "cpu", "date": "2026-11-24", "machine": this_machine().as_json(), "other_load": 0.35}
+    write_own_costs(tmp_path, measured)
+    found = predict_run(load_system("laptop"), None, quiet)["step_costs"]
+    assert found["other_load"] == 0.35
+    assert "other processes used 35% of its processors meanwhile, so they are too high" in found["statement"]
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,14 @@
 """Measurements of load, memory and disk speed, with loads and files that the tests make."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from podium.core import machine
 from podium.core.errors import WorkError
 from podium.doctor import devices
 from podium.doctor.filesystem import Speed, drop_pages, is_cached, read_speed, write_speed
-
-
-def test_load_of_another_process_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On one processor, which the other process shares with this one."""
-    one = min(os.sched_getaffinity(0))
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {one})
-    busy = f"import os\nos.sched_setaffinity(0, {{{one}}})\nprint(flush=True)\nwhile True: pass"
-    process = subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert devices.busy_share(0.3) > 0.8
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def test_busy_share_is_the_difference_of_two_readings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    stat = tmp_path / "stat"
-    first, second = "cpu0 10 5 5 80 0 0 0 0 7 7", "cpu0 15 10 10 150 10 5 0 0 99 99"
-    stat.write_text(f"cpu 9 9 9 9\n{first}\ncpu1 0 0 0 0 0 0 0 0 0 0\n", encoding="ascii")
-    monkeypatch.setattr(devices, "STAT", stat)
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(devices.time, "sleep", lambda _: stat.write_text(second, encoding="ascii"))
-    assert devices.busy_share(1.0) == pytest.approx(0.2)  # 20 of 100 more, guests being counted as users already
 
 
 def test_available_memory_is_at_most_the_containers_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,8 +23,8 @@ def test_available_memory_is_at_most_the_containers_limit(monkeypatch: pytest.Mo
 
 
 def test_unknown_measurements_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("STAT", "MEMORY"):
-        monkeypatch.setattr(devices, name, tmp_path / "no")
+    monkeypatch.setattr(machine, "STAT", tmp_path / "no")
+    monkeypatch.setattr(devices, "MEMORY", tmp_path / "no")
     assert set(devices.measure_machine()) == {"processors", "limit"}
 
 
