@@ -6,7 +6,7 @@ https://pytorch.org/memory_viz draws. That is a pickle, which Podium never reads
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
@@ -23,9 +23,21 @@ TABLE_ROWS = 40
 
 
 class StepProfiler:
-    """Profiles a number of steps of this rank; 0 steps profile nothing. Use as a context manager around training."""
+    """Profiles a number of steps of this rank; 0 steps profile nothing. Use as a context manager around training.
 
-    def __init__(self, steps: int, folder: Path, rank: int, device: torch.device) -> None:
+    `after_pause` is called after the profile has started, and after its files are written: seconds that are no part of
+    any step.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        folder: Path,
+        rank: int,
+        device: torch.device,
+        after_pause: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._after_pause = after_pause
         self._steps, self._path, self._on_gpu = steps, folder / f"rank_{rank}", device.type == "cuda"
         self._taken = 0
         self._profile: profile | None = None
@@ -65,6 +77,7 @@ class StepProfiler:
         while True:
             if self._steps and self._taken == WARM_STEPS:
                 self._start()
+                self._after_pause()
             with self.range("data_wait"):
                 item = next(iterator, None)
             if item is None:
@@ -73,6 +86,7 @@ class StepProfiler:
             self._taken += 1
             if self._taken == WARM_STEPS + self._steps:
                 self._stop()
+                self._after_pause()
 
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]

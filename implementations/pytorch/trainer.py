@@ -262,7 +262,9 @@ class Trainer:
                 self.saver = stack.enter_context(saver)
             steps: Iterable[Step] = stack.enter_context(self.loader)
             if self.profile_steps:
-                profiler = StepProfiler(self.profile_steps, self.folder.profile, processes.rank, processes.device)
+                profiler = StepProfiler(
+                    self.profile_steps, self.folder.profile, processes.rank, processes.device, self.phases.restart
+                )
                 self.stepper.profiler = stack.enter_context(profiler)
                 self.stepper.sync.when_ready = profiler.begin_synchronisation
                 steps = profiler.steps(steps)

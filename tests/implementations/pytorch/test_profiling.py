@@ -39,6 +39,14 @@ def test_trace_has_the_phases_of_the_profiled_steps(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "profile").iterdir()) == ["rank_3.json.gz", "rank_3.txt"]
 
 
+def test_the_time_of_starting_and_writing_is_no_part_of_a_step(tmp_path: Path) -> None:
+    taken, pauses = 0, list[int]()
+    with StepProfiler(2, tmp_path / "profile", 0, CPU, lambda: pauses.append(taken)) as profiler:
+        for _ in profiler.steps(range(WARM_STEPS + 5)):
+            taken += 1
+    assert pauses == [WARM_STEPS, WARM_STEPS + 2]
+
+
 def test_run_that_ends_early_leaves_a_shorter_profile(tmp_path: Path) -> None:
     train(WARM_STEPS + 1, 50, tmp_path)
     assert (tmp_path / "profile" / "rank_3.txt").read_text(encoding="utf-8").startswith("1 steps after")
