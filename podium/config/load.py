@@ -252,7 +252,7 @@ def _options_to_blame(
 ) -> str | None:
     """Return the options of the command line without any one of which a fault of several keys disappears.
 
-    All of them if the fault disappears only without all; None if it is in the file itself.
+    If several cause it each on its own, a smallest set of options that has it; None if it is in the file itself.
     """
     fault = (location, kind)
     settings = [(f"{COMMAND_LINE} {'.'.join(key)}", recipe, _without(overrides, key)) for key in _leaf_keys(overrides)]
@@ -260,7 +260,16 @@ def _options_to_blame(
     if not attempts or fault in _faults(file, None, {}):
         return None
     causes = [option for option, name, given in attempts if fault not in _faults(file, name, given)]
-    return ", ".join(causes or [option for option, _, _ in attempts])
+    if not causes:
+        left, chosen = overrides, recipe
+        if chosen and fault in _faults(file, None, left):
+            chosen = None
+        for key in _leaf_keys(overrides):
+            if fault in _faults(file, chosen, _without(left, key)):
+                left = _without(left, key)
+        causes = [f"{COMMAND_LINE} {'.'.join(key)}" for key in _leaf_keys(left)]
+        causes += [f"--recipe {chosen}"] if chosen else []
+    return ", ".join(causes)
 
 
 def _faults(file: SystemFile, recipe: str | None, overrides: Mapping[str, Any]) -> set[tuple[Location, str]]:

@@ -112,6 +112,8 @@ def dry_run(request: RunRequest) -> DryRun:
         warnings += filter(None, [unmounted_paths_warning(config_inside, system_path(request.system))])
         launched = ShellCommand(request.launcher_command(), WORKING_FOLDER)
         warnings += _failures_here(attempt(require_launcher, config, launched.argv)[1])
+        if config.launch.container is None:  # else the mounts are checked, and paths are those in the container
+            warnings += missing_paths(config)
         slurm = config.launch.launcher == "slurm"
         files = [request.resumed.path if request.resumed else new.parent, results_folder(config.system)]
         return DryRun(config, comments, warnings, [launched], JOB_SCRIPT if slurm else None, files)
@@ -180,10 +182,13 @@ def _by_option(argv: Sequence[str]) -> list[list[str]]:
 
 
 def missing_paths(config: RunConfig) -> list[str]:
-    """Return a warning for each named file or folder that this machine does not have; only with launcher torchrun."""
+    """Return a warning for each named file or folder that this machine does not have; not for runs in a container."""
     where = "on this node" if config.launch.nodes > 1 else "on this machine"
+    consequence = ": `podium run` would fail here"
+    if config.launch.launcher == "slurm":  # which may be a login node, without the nodes' own disks
+        where, consequence = "on this machine", "; the run fails if it does not exist on the job's nodes either"
     return [
-        f"{key}: {path} does not exist {where}: `podium run` would fail here"
+        f"{key}: {path} does not exist {where}{consequence}"
         for key, path in config.named_paths.items()
         if not path.exists()
     ]

@@ -93,6 +93,7 @@ def test_every_key_has_a_text_of_its_allowed_values() -> None:
         (["balancing_counts=free", "balancing=random"], "--set balancing: balancing_counts is free"),
         (["attention_widths=[64]"], "--set attention_widths: attention_widths has no effect"),
         (["data.text=/a"], "--set data.text: evaluation_text is missing"),
+        (["data.store=/a", "seed=3", "data.evaluation_store=/a"], "--set data.evaluation_store: vocabulary is missing"),
     ],
 )
 def test_a_fault_of_several_keys_names_the_options_that_cause_it(settings: list[str], place: str) -> None:

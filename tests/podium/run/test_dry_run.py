@@ -22,9 +22,11 @@ RECIPES = [path.stem for path in recipe_files("pytorch")]
 LAUNCHERS = {
     "torchrun": ("launch.launcher=torchrun", "launch.container=null"),
     "docker": ("launch.launcher=docker", "launch.container={runtime: docker, image: podium}"),
+    "slurm": ("launch.launcher=slurm", "launch.container=null"),
     "pyxis": ("launch.launcher=slurm", "launch.container={runtime: pyxis, image: podium.sqsh}"),
     "apptainer": ("launch.launcher=slurm", "launch.container={runtime: apptainer, image: podium.sif}"),
 }
+DATA_KEYS = ("store", "evaluation_store", "vocabulary")
 ONLY_SLURM = ("launch.slurm_options=[]", "launch.requeue=null")
 # Prints what it was called with, one argument after the other: in place of the programs of a command.
 PRINT = 'show() { printf "%s\\0" "$@"; }; cd() { :; }; env() { show "$@"; }; docker() { show docker "$@"; }; '
@@ -147,6 +149,18 @@ def test_data_that_this_machine_lacks_is_a_warning(tmp_path: Path) -> None:
         f"data.store: {tmp_path}/none does not exist on this machine: `podium run` would fail here",
         f"data.evaluation_store: {tmp_path}/none_either does not exist on this machine: `podium run` would fail here",
     ]
+
+
+def test_data_that_a_slurm_job_may_lack_is_a_warning_unless_a_container_has_it(tmp_path: Path) -> None:
+    settings = ["launch.launcher=slurm", *(f"data.{key}={tmp_path}/none" for key in DATA_KEYS)]
+    found = [warning for warning in dry_run(RunRequest("laptop", settings)).warnings if "exist" in warning]
+    assert found == [
+        f"data.{key}: {tmp_path}/none does not exist on this machine; the run fails if it does not exist on the job's "
+        "nodes either"
+        for key in DATA_KEYS
+    ]
+    inside = [*settings, "launch.container={runtime: pyxis, image: podium.sqsh}"]
+    assert not [one for one in dry_run(RunRequest("laptop", inside)).warnings if "on the job's nodes" in one]
 
 
 def test_the_embedded_text_needs_no_file() -> None:
