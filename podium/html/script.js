@@ -21,15 +21,75 @@ const element = (name, properties = {}, ...children) => {
 
 const shown = filters ? new Uint8Array(filters.names.length).fill(1) : null;
 const isShown = (record) => shown === null || record === undefined || shown[record] === 1;
-const selects = []; // of the facets, with the facet
+const pickers = [];
 let search = null;
+
+// The control of a facet: a list of boxes to tick, or a menu where values are not compared with one another. None chosen
+// means all.
+class Picker {
+  constructor(facet) {
+    this.facet = facet;
+    this.initial = facet.initial === null ? [] : [facet.initial];
+    this.several = facet.key !== filters.rankingFacet;
+    if (this.several) this.buildBoxes();
+    else this.buildMenu();
+    this.choose(this.initial);
+  }
+
+  buildMenu() {
+    this.menu = element("select", { name: this.facet.key }, element("option", { value: "", textContent: "all" }));
+    this.menu.append(...this.facet.values.map((value, at) => element("option", { value: String(at), textContent: value })));
+    this.menu.addEventListener("input", () => { this.chosen = new Set(this.menu.value === "" ? [] : [Number(this.menu.value)]); });
+    this.control = element("label", {}, this.facet.name, this.menu);
+  }
+
+  buildBoxes() {
+    this.boxes = this.facet.values.map((_, at) => element("input", { type: "checkbox", value: String(at), name: this.facet.key }));
+    this.options = this.boxes.map((box, at) => element("label", {}, box, element("span", { textContent: this.facet.values[at] })));
+    this.summary = element("summary");
+    this.details = element("details", {}, this.summary, element("div", { className: "options" }, ...this.options));
+    this.details.addEventListener("input", () => {
+      this.chosen = new Set(this.boxes.filter((box) => box.checked).map((box) => Number(box.value)));
+      this.show();
+    });
+    this.control = element("div", { className: "picker" }, element("span", { textContent: this.facet.name }), this.details);
+  }
+
+  choose(values) {
+    this.chosen = new Set(values);
+    this.show();
+  }
+
+  show() {
+    if (!this.several) {
+      this.menu.value = this.chosen.size ? String(this.chosen.values().next().value) : "";
+      return;
+    }
+    this.boxes.forEach((box, at) => { box.checked = this.chosen.has(at); });
+    const names = this.facet.values.filter((_, at) => this.chosen.has(at));
+    const text = names.length > 2 ? `${names.length} of ${this.facet.values.length}` : names.join(", ") || "all";
+    this.summary.replaceChildren(element("span", { textContent: text }));
+    this.summary.setAttribute("aria-label", `${this.facet.name}: ${text}`);
+  }
+
+  // Hides values that no record has which the other filters leave.
+  offer(present) {
+    const offered = (at) => present.has(at) || this.chosen.has(at);
+    if (this.several) this.options.forEach((option, at) => { option.hidden = !offered(at); });
+    else for (const option of this.menu.options) option.hidden = option.disabled = option.value !== "" && !offered(Number(option.value));
+  }
+
+  get isInitial() {
+    return this.chosen.size === this.initial.length && this.initial.every((at) => this.chosen.has(at));
+  }
+}
 
 function matching(except) {
   const terms = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const used = selects.filter(({ facet, select }) => facet !== except && select.value !== "");
+  const used = pickers.filter(({ facet, chosen }) => facet !== except && chosen.size);
   return filters.names.map(
     (name, record) =>
-      used.every(({ facet, select }) => facet.of[record] === Number(select.value)) &&
+      used.every(({ facet, chosen }) => chosen.has(facet.of[record])) &&
       (terms.length === 0 || terms.every((term) => filters.lowered[record].includes(term))),
   );
 }
@@ -48,11 +108,10 @@ function bestOfShown() {
 
 function applyFilters() {
   matching(null).forEach((fits, record) => { shown[record] = fits ? 1 : 0; });
-  for (const { facet, select } of selects) {
+  for (const picker of pickers) {
     const present = new Set();
-    matching(facet).forEach((fits, record) => { if (fits) present.add(facet.of[record]); });
-    for (const option of select.options) option.hidden = option.disabled =
-      option.value !== "" && option.value !== select.value && !present.has(Number(option.value));
+    matching(picker.facet).forEach((fits, record) => { if (fits) present.add(picker.facet.of[record]); });
+    picker.offer(present);
   }
   for (const table of document.querySelectorAll("table")) showRows(table);
   const count = shown.reduce((sum, one) => sum + one, 0);
@@ -76,9 +135,10 @@ function applyFilters() {
 
 function writeState() {
   const state = new URLSearchParams();
-  for (const { facet, select } of selects) {
-    if (select.value !== select.dataset.initial) state.set(facet.key, facet.values[Number(select.value)] ?? "");
-    if (select.value === "" && select.dataset.initial !== "") state.set(facet.key, "all");
+  for (const { facet, chosen, isInitial } of pickers) {
+    if (isInitial) continue;
+    for (const at of chosen) state.append(facet.key, facet.values[at]);
+    if (!chosen.size) state.set(facet.key, "all");
   }
   if (search.value) state.set("search", search.value);
   history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search);
@@ -87,10 +147,9 @@ function writeState() {
 function readState() {
   if (!location.hash.includes("=")) return;
   const state = new URLSearchParams(location.hash.slice(1));
-  for (const { facet, select } of selects) {
-    if (!state.has(facet.key)) continue;
-    const place = facet.values.indexOf(state.get(facet.key));
-    select.value = place < 0 ? "" : String(place);
+  for (const picker of pickers) {
+    const { facet } = picker;
+    if (state.has(facet.key)) picker.choose(state.getAll(facet.key).map((one) => facet.values.indexOf(one)).filter((at) => at >= 0));
   }
   search.value = state.get("search") ?? "";
 }
@@ -103,11 +162,9 @@ function buildFilters() {
   controls.setAttribute("aria-label", "Filters of charts and tables");
   for (const facet of filters.facets) {
     if (facet.values.length < 2) continue;
-    const select = element("select", { name: facet.key }, element("option", { value: "", textContent: "all" }));
-    select.append(...facet.values.map((value, at) => element("option", { value: String(at), textContent: value })));
-    select.dataset.initial = select.value = facet.initial === null ? "" : String(facet.initial);
-    selects.push({ facet, select });
-    controls.append(element("label", {}, facet.name, select));
+    const picker = new Picker(facet);
+    pickers.push(picker);
+    controls.append(picker.control);
   }
   search = element("input", { type: "search", name: "search", autocomplete: "off", spellcheck: false });
   controls.append(element("label", {}, filters.search, search));
@@ -120,9 +177,19 @@ function buildFilters() {
   const changed = () => { applyFilters(); writeState(); };
   controls.addEventListener("input", changed);
   reset.addEventListener("click", () => {
-    for (const { select } of selects) select.value = select.dataset.initial;
+    for (const picker of pickers) picker.choose(picker.initial);
     search.value = "";
     changed();
+  });
+  // Only one list is open, until it is left by a press elsewhere or by Escape.
+  const lists = pickers.flatMap((picker) => picker.details ?? []);
+  addEventListener("pointerdown", (event) => { for (const one of lists) if (!one.contains(event.target)) one.open = false; });
+  controls.addEventListener("focusin", (event) => { for (const one of lists) if (!one.contains(event.target)) one.open = false; });
+  controls.addEventListener("keydown", (event) => {
+    const open = lists.find((one) => one.open);
+    if (event.key !== "Escape" || !open) return;
+    open.open = false;
+    open.querySelector("summary").focus();
   });
   addEventListener("hashchange", () => {
     if (!location.hash.includes("=")) return;

@@ -35,13 +35,18 @@ def open_charts(tab: Page, path: Path) -> None:
     tab.wait()
 
 
-def choose(tab: Page, facet: str, text: str) -> None:
-    """Choose an option of a filter."""
+def choose(tab: Page, facet: str, *texts: str) -> None:
+    """Choose values of a filter in place of those chosen before."""
     tab.evaluate(
-        f"((select) => {{ select.value = Array.from(select.options).find((one) => one.text === {text!r}).value; "
-        "select.dispatchEvent(new Event('input', {bubbles: true})); })"
-        f"(document.querySelector('select[name={facet}]'))"
+        f"(() => {{ for (const box of document.querySelectorAll('input[name={facet}]')) "
+        f"box.checked = {[*texts]!r}.includes(box.parentElement.textContent); "
+        f"document.querySelector('input[name={facet}]').dispatchEvent(new Event('input', {{bubbles: true}})); }})()"
     )
+
+
+def chosen(tab: Page, facet: str) -> Any:
+    """Return what a filter shows as chosen."""
+    return tab.evaluate(f"document.querySelector('.picker:has(input[name={facet}]) summary').textContent")
 
 
 def points(tab: Page, chart: int = 0) -> list[list[float]]:
@@ -116,7 +121,10 @@ def test_hostile_names_execute_nothing(tab: Page, hostile_report: Path) -> None:
         "Array.from(document.querySelectorAll('.plot text, .legend button'), (one) => one.textContent)"
     )
     assert any("<script>alert(1)" in text for text in shown), "names are shown as they are"
-    tab.evaluate("document.querySelectorAll('select').forEach((one) => { one.selectedIndex = 1; })")
+    tab.evaluate(
+        "document.querySelectorAll('select').forEach((one) => { one.selectedIndex = 1; });"
+        "document.querySelectorAll('input[type=checkbox]').forEach((one) => { one.checked = true; })"
+    )
     tab.evaluate("document.querySelectorAll('input').forEach((one) => { one.value = '<img src=x onerror=alert(1)>'; })")
     tab.evaluate("document.querySelectorAll('.controls').forEach((one) => one.dispatchEvent(new Event('input')))")
     tab.wait(0.3)
@@ -177,7 +185,7 @@ def test_filters_act_on_charts_and_tables_alike(tab: Page, report: Path) -> None
     everything, drawn = visible_systems(tab), points(tab)
     assert tab.evaluate(count) == "7 of 7" and len(drawn) == 6
     assert tab.evaluate("document.querySelector('.best').textContent").startswith("Fastest: ")
-    tab.evaluate("document.querySelector('input').focus()")
+    tab.evaluate("document.querySelector('input[type=search]').focus()")
     tab.type("a SYSTEM-0")
     assert visible_systems(tab) == ["system-0"] and tab.evaluate(count) == "1 of 7"
     assert points(tab) == drawn[:1] and drawn[0][0] == 8
@@ -185,12 +193,12 @@ def test_filters_act_on_charts_and_tables_alike(tab: Page, report: Path) -> None
     tab.evaluate("document.querySelector('.controls button').click()")
     choose(tab, "round", "v2.1")
     assert visible_systems(tab) == ["other-2"] and [x for x, _ in points(tab)] == [32]
-    offered = "Array.from(document.querySelector('select[name=accelerator]').options).filter((one) => !one.hidden)"
-    assert tab.evaluate(f"{offered}.map((one) => one.text)") == ["all", "Other"], "other choices would be empty"
+    offered = "Array.from(document.querySelectorAll('.picker:has(input[name=accelerator]) label:not([hidden])'))"
+    assert tab.evaluate(f"{offered}.map((one) => one.textContent)") == ["Other"], "other choices would be empty"
     tab.evaluate("document.querySelector('.controls button').click()")
     assert visible_systems(tab) == everything and points(tab) == drawn
-    tab.evaluate("document.querySelector('input').value = 'no such system'")
-    tab.evaluate("document.querySelector('input').dispatchEvent(new Event('input', {bubbles: true}))")
+    tab.evaluate("document.querySelector('input[type=search]').value = 'no such system'")
+    tab.evaluate("document.querySelector('input[type=search]').dispatchEvent(new Event('input', {bubbles: true}))")
     assert visible_systems(tab) == [] and tab.evaluate("document.querySelector('section:has(figure)').hidden")
     assert tab.evaluate("document.querySelector('.best').textContent").startswith("No result matches")
     assert_no_messages(tab, report)
@@ -202,7 +210,44 @@ def test_the_address_has_the_filters(tab: Page, report: Path, tmp_path: Path) ->
     tab.evaluate("location.hash = '#round=v2.1'")
     tab.wait()
     assert visible_systems(tab) == ["other-2"]
-    assert tab.evaluate("document.querySelector('select[name=round]').selectedOptions[0].text") == "v2.1"
+    assert chosen(tab, "round") == "v2.1"
+
+
+def test_several_values_of_a_filter_are_shown_together(tab: Page, report: Path) -> None:
+    tab.set_viewport(1440, 900)
+    open_charts(tab, report)
+    choose(tab, "number", "8", "64")
+    assert visible_systems(tab) == ["system-3", "system-0", "timeless"]
+    assert [x for x, _ in points(tab)] == [8, 64]
+    assert chosen(tab, "number") == "8, 64" and tab.evaluate("location.hash") == "#number=8&number=64"
+    choose(tab, "number", "8", "16", "64")
+    assert chosen(tab, "number") == "3 of 4"
+    choose(tab, "number")
+    assert (
+        chosen(tab, "number") == "all"
+        and tab.evaluate("document.querySelector('#filters output').textContent") == "7 of 7"
+    )
+    tab.evaluate("location.hash = '#number=64&number=8&number=none'")
+    tab.wait()
+    assert visible_systems(tab) == ["system-3", "system-0", "timeless"]
+
+
+def test_a_list_of_values_is_used_by_keys_and_left_by_escape(tab: Page, report: Path) -> None:
+    tab.set_viewport(1440, 900)
+    tab.open(report)
+    summary = "document.querySelector('.picker:has(input[name=round]) summary')"
+    tab.evaluate(f"{summary}.focus()")
+    tab.press("Enter")
+    assert tab.evaluate(f"{summary}.parentElement.open")
+    tab.evaluate("document.querySelector('input[name=round]').focus()")
+    tab.press(" ")
+    assert chosen(tab, "round") == "v2.0"
+    tab.press("Escape")
+    assert not tab.evaluate(f"{summary}.parentElement.open") and tab.evaluate(f"document.activeElement === {summary}")
+    click_on(tab, summary)
+    assert tab.evaluate(f"{summary}.parentElement.open")
+    click_on(tab, "document.querySelector('h1')")
+    assert not tab.evaluate(f"{summary}.parentElement.open")
 
 
 def test_series_are_toggled_in_the_legend(tab: Page, report: Path) -> None:
@@ -225,9 +270,9 @@ def test_a_line_connects_the_fastest_of_the_shown_results(tab: Page, report: Pat
     open_charts(tab, report)
     line = "document.querySelector('.plot').data.filter((one) => one.mode === 'lines').map((one) => one.x)"
     assert tab.evaluate(line) == [[8, 16, 32, 64]]
-    tab.evaluate("document.querySelector('input').value = 'a '")
-    tab.evaluate("document.querySelector('input').dispatchEvent(new Event('input', {bubbles: true}))")
-    tab.evaluate("document.querySelector('input').value = 'system-'")
+    tab.evaluate("document.querySelector('input[type=search]').value = 'a '")
+    tab.evaluate("document.querySelector('input[type=search]').dispatchEvent(new Event('input', {bubbles: true}))")
+    tab.evaluate("document.querySelector('input[type=search]').value = 'system-'")
     choose(tab, "number", "8")
     tab.wait(0.1)
     assert tab.evaluate(line) == [], "one size is no line"
@@ -249,8 +294,8 @@ def test_an_axis_of_a_narrow_range_has_numbers(tab: Page, report: Path) -> None:
 def test_a_single_curve_is_named(tab: Page, report: Path) -> None:
     tab.set_viewport(1440, 900)
     open_charts(tab, report)
-    tab.evaluate("document.querySelector('input').value = 'mine'")
-    tab.evaluate("document.querySelector('input').dispatchEvent(new Event('input', {bubbles: true}))")
+    tab.evaluate("document.querySelector('input[type=search]').value = 'mine'")
+    tab.evaluate("document.querySelector('input[type=search]').dispatchEvent(new Event('input', {bubbles: true}))")
     figures = "Array.from(document.querySelectorAll('figure')).filter((one) => one.textContent.includes('by samples'))"
     assert tab.evaluate(f"{figures}[0].querySelector('.legend:not([hidden])').textContent") == "Me mine (your own)"
 
@@ -348,7 +393,7 @@ def test_a_thousand_results_are_fast(tab: Page, long_report: Path) -> None:
         const begin = performance.now();
         {header_cell("Samples/s")}.firstChild.click();
         document.body.getBoundingClientRect();
-        const search = document.querySelector('input');
+        const search = document.querySelector('input[type=search]');
         search.value = 'system-09';
         search.dispatchEvent(new Event('input', {{bubbles: true}}));
         document.body.getBoundingClientRect();
