@@ -1,6 +1,7 @@
 """Steps of every configuration that a GPU may have, on fake tensors: dtypes, shapes, and no host that waits.
 
 The options of the model, and those of what happens to its gradients, are two products: they meet in `.grad` alone.
+Every two values of a product are tested together in the default run, and all combinations by `pytest -m exhaustive`.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from tests.implementations.pytorch.fake_step import (
     SynchronisationRecorder,
     fake_gpu,
 )
+from tests.implementations.pytorch.pairwise import pairs_by_default
 
 pytest.importorskip("triton", reason="Triton is not installed")
 from implementations.pytorch.kernels.gpu.common import record_launches
@@ -51,7 +53,7 @@ KERNELS = offered(RunConfig, "kernels", "numba", "compiled")  # what is compiled
 PRECISIONS = offered(RunConfig, "precision")
 LAST_LAYERS = offered(RunConfig, "last_layer")
 WIRES = offered(RunConfig, "gradient_wire")
-CLIPPINGS = [None, *(Clipping(max_norm=1.0, when=when) for when in offered(Clipping, "when"))]  # type: ignore[arg-type]
+CLIPPINGS = [None, *offered(Clipping, "when")]
 ALGORITHMS = offered(OptimizerSettings, "algorithm")
 
 
@@ -102,52 +104,71 @@ def take_step(gpu: FakeGpu, stepper: Stepper, batch: RaggedBatch, micro_batches:
     return logits
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("attention", ATTENTION)
+def is_offered(attention: str, precision: str, kernels: str) -> bool:
+    """Whether the GPU has these together."""
+    return (precision != "fp32" or attention in ("padded", "grouped")) and (precision != "fp8" or kernels == "triton")
+
+
+MODELS = list(product(ATTENTION, PRECISIONS, KERNELS, LAST_LAYERS))
+
+
+@pytest.mark.parametrize(
+    ("attention", "precision", "kernels", "last_layer"),
+    pairs_by_default(row for row in MODELS if is_offered(*row[:3])),
+)
 def test_a_step_with_any_options_of_the_model(
-    attention: str, precision: str, batch: RaggedBatch, small: Size, vocabulary: int, launched: list[str]
+    attention: str,
+    precision: str,
+    kernels: str,
+    last_layer: str,
+    batch: RaggedBatch,
+    small: Size,
+    vocabulary: int,
+    launched: list[str],
 ) -> None:
-    """Every kernel set and last layer."""
-    built = 0
-    for kernels, last_layer in product(KERNELS, LAST_LAYERS):
-        launched.clear()
-        with fake_gpu() as gpu:
-            try:
-                config = configuration(
-                    attention=attention, kernels=kernels, precision=precision, last_layer=last_layer, algorithm="adamw"
-                )
-                stepper = gpu.build(config, small, vocabulary)
-            except UsageError:
-                continue  # not offered together
-            assert take_step(gpu, stepper, batch) == [COMPUTE_TYPES[precision]]
-        built += 1
-        assert kernels != "triton" or any("backward" in name for name in launched)
-    assert built or precision == "fp32"  # for which some backends are not offered
-
-
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("clipping", CLIPPINGS, ids=lambda clipping: clipping and clipping.when)
-def test_a_step_with_any_way_of_a_gradient_to_the_weights(
-    clipping: Clipping | None, wire: Any, batch: RaggedBatch, small: Size, vocabulary: int
-) -> None:
-    """Both optimizers, with loss scaling and without, on several ranks."""
-    one_layer = replace(small, layers=1)
-    for algorithm, precision in product(ALGORITHMS, ("bf16", "fp16")):
+    with fake_gpu() as gpu:
         config = configuration(
-            algorithm=algorithm,
-            precision=precision,
-            clipping=clipping,
-            gradient_wire=wire,
-            kernels="eager",
-            attention="padded",
+            attention=attention, kernels=kernels, precision=precision, last_layer=last_layer, algorithm="adamw"
         )
-        launch = config.launch.model_copy(update={"processes_per_node": RANKS})
-        config = config.model_copy(update={"launch": launch, "global_batch_size": RANKS * len(LENGTHS)})
-        with fake_gpu() as gpu:
-            stepper = gpu.build(config, one_layer, vocabulary)
-            take_step(gpu, stepper, batch)
-            assert gpu.sent == {WIRE_TYPES[wire]}
-            assert stepper.scaler.is_enabled() == ("fp16" in (wire, precision))
+        stepper = gpu.build(config, small, vocabulary)
+        assert take_step(gpu, stepper, batch) == [COMPUTE_TYPES[precision]]
+    assert kernels != "triton" or any("backward" in name for name in launched)
+
+
+@pytest.mark.parametrize(
+    ("attention", "precision", "kernels"),
+    [row for row in product(ATTENTION, PRECISIONS, KERNELS) if not is_offered(*row)],
+)
+def test_what_the_gpu_does_not_offer_together_is_an_error(
+    attention: str, precision: str, kernels: str, small: Size, vocabulary: int
+) -> None:
+    with fake_gpu() as gpu, pytest.raises(UsageError):
+        gpu.build(configuration(attention=attention, kernels=kernels, precision=precision), small, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("when", "wire", "algorithm", "precision"),
+    pairs_by_default(product(CLIPPINGS, WIRES, ALGORITHMS, ("bf16", "fp16"))),
+)
+def test_a_step_with_any_way_of_a_gradient_to_the_weights(
+    when: Any, wire: Any, algorithm: str, precision: str, batch: RaggedBatch, small: Size, vocabulary: int
+) -> None:
+    """On several ranks; with fp16 there is loss scaling."""
+    config = configuration(
+        algorithm=algorithm,
+        precision=precision,
+        clipping=when and Clipping(max_norm=1.0, when=when),
+        gradient_wire=wire,
+        kernels="eager",
+        attention="padded",
+    )
+    launch = config.launch.model_copy(update={"processes_per_node": RANKS})
+    config = config.model_copy(update={"launch": launch, "global_batch_size": RANKS * len(LENGTHS)})
+    with fake_gpu() as gpu:
+        stepper = gpu.build(config, replace(small, layers=1), vocabulary)
+        take_step(gpu, stepper, batch)
+        assert gpu.sent == {WIRE_TYPES[wire]}
+        assert stepper.scaler.is_enabled() == ("fp16" in (wire, precision))
 
 
 @pytest.mark.parametrize("kernels", [*KERNELS, "compiled"])
