@@ -22,7 +22,7 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import Stepper
 from podium.config.load import load_system
 from podium.config.schema import Clipping
-from tests.implementations.pytorch.kernels.gpu.exact_casts import install
+from tests.implementations.pytorch.kernels.gpu import exact_casts, lasting_language
 
 SIZE = Size("small", layers=2, hidden=16, heads=2, feed_forward=32, evaluation_samples=8, evaluation_interval=8)
 VOCABULARY = 31
@@ -109,5 +109,6 @@ def main(steps: int) -> dict[str, dict[str, float]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    install()
+    exact_casts.install()
+    lasting_language.install()
     print(json.dumps(main(int(sys.argv[1])), indent=1))

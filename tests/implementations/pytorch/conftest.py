@@ -46,6 +46,12 @@ def one_thread() -> None:
     use_torch_num_threads()
 
 
+@pytest.fixture(autouse=True)
+def frozen_objects() -> None:
+    """Imported modules above all: tests collect garbage themselves, which would look through them every time."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def vocabulary() -> int:
     return VOCABULARY

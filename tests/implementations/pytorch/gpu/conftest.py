@@ -27,6 +27,10 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 
 ON_CPU = os.environ.get("PODIUM_GPU_TESTS") == "cpu"
+if os.environ.get("TRITON_INTERPRET") == "1":
+    from tests.implementations.pytorch.kernels.gpu import lasting_language
+
+    lasting_language.install()
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for products that are the same in every run
 
 

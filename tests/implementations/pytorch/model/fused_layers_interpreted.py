@@ -37,9 +37,10 @@ from podium.config.schema import RunConfig
 from podium.planning.balancing.interface import AssignmentSpec
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
-from tests.implementations.pytorch.kernels.gpu.exact_casts import install
+from tests.implementations.pytorch.kernels.gpu import exact_casts, lasting_language
 
-install()
+exact_casts.install()
+lasting_language.install()
 CPU = torch.device("cpu")
 
 

@@ -28,6 +28,9 @@ from implementations.pytorch.step import Stepper
 from podium.config.schema import Clipping, LossScaling, RunConfig
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
+from tests.implementations.pytorch.kernels.gpu import lasting_language
+
+lasting_language.install()
 
 # Two chunks and an odd size; rows that a third of which is not a multiple of 16 bytes; a vector; two elements.
 CHUNK = 1 << 11

@@ -21,6 +21,9 @@ from implementations.pytorch.kernels.interface import dropout_threshold_and_scal
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.decoder import decode_padded
 from implementations.pytorch.model.loss import loss_sums
+from tests.implementations.pytorch.kernels.gpu import lasting_language
+
+lasting_language.install()
 
 Call = Callable[..., Tensor]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
