@@ -18,7 +18,7 @@ from podium.config.schema import DataSettings, RunConfig
 from podium.planning.costs import with_measured_costs
 
 IN_ORDER = ["balancing=padded", "attention=padded", "shards=per_rank"]
-SHORT = ["target_accuracy=null", "max_samples=64", "evaluation.samples=32", "seed=3"]
+SHORT = ["target_accuracy=null", "max_samples=32", "evaluation.samples=16", "seed=3"]
 NODES = ["launch.processes_per_node=1", "launch.nodes=2", "launch.threads_per_process=1"]
 
 

@@ -15,8 +15,8 @@ COMMAND = HERE.parents[3] / "run_tests.sh"
 ON_CPU = {"PODIUM_GPU_TESTS": "cpu", "TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 # One test or two of each file: all of them take minutes in the interpreter (tools/gpu_check.py --cpu).
 SELECTED = (
-    "residual_norm-torch.bfloat16 or grouped-torch.bfloat16 or nested-torch.float32 or fp8 and match "
-    "or as_on_a_cpu and lamb or waits and fp16"
+    "residual_norm-torch.bfloat16 or grouped-torch.bfloat16 or nested-torch.float32 "
+    "or layers_match and not bf16 or as_on_a_cpu and lamb or waits and fp16"
 )
 
 

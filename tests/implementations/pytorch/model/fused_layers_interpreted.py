@@ -1,9 +1,10 @@
 """Fused encoder layers in Triton's interpreter, compared with the eager layers in float32 and float64.
 
-Run by test_fused_layers.py in a new process, with TRITON_INTERPRET=1.
+Run by kernels/gpu/test_gpu.py in a new process, with TRITON_INTERPRET=1.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.bert.samples import Sample
+from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.checkpointing import RunState, write_tensors
 from implementations.pytorch.data.batch import RaggedBatch, collate
@@ -372,9 +374,11 @@ def test_fp8_training_resumes_bit_for_bit(
     make_model: Callable[..., BertForPreTraining],
     make_stepper: Callable[..., Stepper],
     processes: Processes,
+    small: Size,
     tmp_path: Path,
 ) -> None:
     """A step of two micro-batches sets the scales once; a checkpoint holds them."""
+    size = replace(small, layers=1)
     store = make_store([5, 7, 3, 6, 4, 8, 5, 6])
     config = make_config(global_batch_size=2, gradient_accumulation_steps=2)
     order = TrainingOrder(
@@ -388,7 +392,7 @@ def test_fp8_training_resumes_bit_for_bit(
     )
 
     def start(seed: int) -> Stepper:
-        model = make_model(kernels=TRITON, fused_layers=True, fp8=True, dropout_probability=0.1, seed=seed)
+        model = make_model(kernels=TRITON, fused_layers=True, fp8=True, dropout_probability=0.1, size=size, seed=seed)
         stepper = make_stepper(config, model, "bf16")
         stepper.take(read_step(order, 0, 0), PhaseClock())
         return stepper

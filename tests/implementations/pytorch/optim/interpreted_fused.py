@@ -1,7 +1,8 @@
 """The fused LAMB and AdamW in Triton's interpreter, compared with their equations and with the plain optimizers.
 
-Run by test_fused.py in a new process. The interpreter runs the kernels' code with NumPy, and so rounds every operation
-once, as the float32 equations here do; a GPU adds and multiplies in one rounding, as PyTorch's own kernels there do.
+Run by kernels/gpu/test_gpu.py in a new process. The interpreter runs the kernels' code with NumPy, and so rounds every
+operation once, as the float32 equations here do; a GPU adds and multiplies in one rounding, as PyTorch's own kernels
+there do.
 """
 
 from collections.abc import Callable

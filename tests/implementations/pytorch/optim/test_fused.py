@@ -1,11 +1,7 @@
-"""The fused optimizers without a GPU: in Triton's interpreter, and on tensors without data."""
+"""The fused optimizers on tensors without data; in Triton's interpreter: kernels/gpu/test_gpu.py."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +17,6 @@ from implementations.pytorch.optim.fused import FusedAdamW, FusedLamb, FusedOpti
 from implementations.pytorch.step import LossScaler
 from podium.config.schema import LossScaling, OptimizerSettings
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[3]
 SETTINGS = OptimizerSettings(
     algorithm="lamb",
     learning_rate=0.003,
@@ -36,22 +30,6 @@ SETTINGS = OptimizerSettings(
 ADAMW = SETTINGS.model_copy(update={"algorithm": "adamw"})
 Models = Callable[..., BertForPreTraining]
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-
-
-@needs_triton
-@pytest.mark.slow
-def test_fused_optimizers_match_the_equations_and_the_plain_optimizers() -> None:
-    """In a new process, since Triton reads TRITON_INTERPRET when it is imported."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "interpreted_fused.py"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_fused_optimizers_are_built_on_request_only(

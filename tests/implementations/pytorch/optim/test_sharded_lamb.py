@@ -1,8 +1,5 @@
 """LAMB sharded over three ranks has the weights and the state of LAMB, bit for bit."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +15,9 @@ from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.lamb import Lamb
 from implementations.pytorch.optim.sharded_lamb import ShardedLamb
 from podium.config.schema import OptimizerSettings
+from tests.implementations.pytorch import interpreted_ranks
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
-ROOT = WORKER.parents[4]
 RANKS = 3
 SETTINGS = OptimizerSettings(
     algorithm="lamb",
@@ -46,10 +43,7 @@ def ends(
     if request.param == "plain":
         start_ranks(WORKER, arguments)
         return [torch.load(out) for out in outs]
-    # New processes, since Triton reads TRITON_INTERPRET when it is imported.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    ranks = [subprocess.Popen([sys.executable, WORKER, *map(str, its)], env=environment) for its in arguments]
-    assert [process.wait(300) for process in ranks] == [0] * RANKS
+    interpreted_ranks.start(WORKER, arguments)
     return [torch.load(out) for out in outs]
 
 

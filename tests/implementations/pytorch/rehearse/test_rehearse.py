@@ -86,7 +86,8 @@ def test_ranks_without_evaluation_samples_are_counted(make: Make) -> None:
 @pytest.mark.slow
 def test_asynchronous_evaluation_is_prepared(make: Make) -> None:
     """With a smaller vocabulary than the system's, which is MLPerf's."""
-    config = make("h200_1x", "random", "evaluation.overlap=training", "cuda_graph=none", "evaluation.samples=50")
+    settings = ("evaluation.overlap=training", "cuda_graph=none", "evaluation.samples=50", "global_batch_size=4")
+    config = make("h200_1x", "random", *settings)
     assert rehearse(config, 0, 1, IMPORTS)["steps"] == 1
 
 
