@@ -38,6 +38,9 @@ def run_rank(main: Any, worker: str, arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    from tests.implementations.pytorch.kernels.gpu import lasting_language  # imports Triton, which `start` must not
+
+    lasting_language.install()
     _, worker, texts = sys.argv
     main = runpy.run_path(worker)["main"]
     context = multiprocessing.get_context("fork")

@@ -20,9 +20,6 @@ from implementations.pytorch.kernels.gpu.kernel_set import TRITON
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining, ModelOptions
 from implementations.pytorch.model.loss import loss_sums
-from tests.implementations.pytorch.kernels.gpu import lasting_language
-
-lasting_language.install()
 
 SIZE = Size("small", layers=2, hidden=16, heads=2, feed_forward=32, evaluation_samples=8, evaluation_interval=8)
 VOCABULARY = 31
