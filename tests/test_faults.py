@@ -79,6 +79,7 @@ def test_data_a_byte_of_a_shard_has_changed_on_the_disk(project: Project) -> Non
     assert not project.logs()
 
 
+@whole
 def test_data_token_ids_are_overwritten_while_a_run_is_trained_on_them(project: Project) -> None:
     process = project.start("run", "laptop", settings=(*LONG[:1], "max_samples=320", *LONG[2:]))
     folder = project.trained(process, 64)
@@ -491,7 +492,8 @@ def _stepped(project: Project, seconds: int) -> tuple[Ended, Path]:
     return project.end(process, 1, "clock"), folder
 
 
-@pytest.mark.parametrize("step", [-3, *(pytest.param(step, marks=whole) for step in (3, -3600, 3600))])
+@whole
+@pytest.mark.parametrize("step", [-3, 3, -3600, 3600])
 def test_log_the_clock_is_set_by_3_or_3600_s_in_a_run(project: Project, step: int) -> None:
     _, folder = _stepped(project, step)
     logs = [*project.logs(), *folder.glob("result*.txt")]
@@ -689,6 +691,7 @@ def test_processes_one_rank_is_stopped(project: Project) -> None:
     project.assert_nothing_left()
 
 
+@whole
 def test_processes_one_rank_is_stopped_then_ctrl_c(project: Project) -> None:
     process, _ = _while_training(project, TWO)
     os.kill(project.ranks()[1], signal.SIGSTOP)
@@ -906,6 +909,7 @@ def _resumed_from_before(project: Project, folder: Path, newest: Path, kept: Seq
     assert all(content in found for content in (path.read_bytes() for path in kept))
 
 
+@whole
 def test_checkpoints_a_bit_of_the_newest_checkpoint_flips(project: Project) -> None:
     folder, checkpoints = _two_checkpoints(project)
     rank_file = checkpoints[-1] / "rank_0.safetensors"
@@ -977,6 +981,7 @@ def test_checkpoints_the_configuration_in_the_run_s_folder_was_edited(project: P
 # --- Results -------------------------------------------------------------------------------------------------------
 
 
+@whole
 def test_results_a_later_run_is_stopped_by_ctrl_c(project: Project) -> None:
     project.run(0, settings=REACHED)
     before = {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}

@@ -16,9 +16,9 @@ from podium.config.run_folder import RunFolder
 from podium.mllog.compliance import check_compliance
 from tests.conftest import without_times
 
-SETTINGS = ("target_accuracy=null", "evaluation.samples=64", "evaluation.interval_samples=160", "seed=5")
+SETTINGS = ("target_accuracy=null", "evaluation.samples=16", "evaluation.interval_samples=120", "seed=5")
 TWO = "launch.processes_per_node=2"
-SAVING = ("max_samples=320", "checkpoint.every_samples=45", "checkpoint.keep=99")
+SAVING = ("max_samples=240", "checkpoint.every_samples=45", "checkpoint.keep=99")
 
 pytestmark = [
     pytest.mark.slow,
@@ -95,7 +95,7 @@ def expected(train: Callable[..., RunFolder]) -> RunFolder:
 def assert_same_run(folder: RunFolder, expected: RunFolder, restarts: int) -> None:
     """Every line, the weights and all else in the checkpoints, bit for bit; and marked."""
     assert without_times(folder.metrics) == without_times(expected.metrics)
-    last = "batch_00000017/rank_0.safetensors"  # of 20
+    last = "batch_00000012/rank_0.safetensors"  # of 15
     mine, theirs = tensors(folder), tensors(expected)
     assert last in mine
     assert all(mine[name] == theirs[name] for name in mine if name in theirs)
@@ -147,9 +147,9 @@ def stopped(home: Path, process: subprocess.Popen[str], rank: int, samples: int)
 def test_a_run_resumes_after_a_rank_hung(home: Path, expected: RunFolder) -> None:
     """As if nothing had been; the rank is named, and the other ends as abruptly as if it had been killed."""
     before = results(home)
-    process = start(home, *SAVING, TWO, "launch.max_restarts=1", "launch.timeout_seconds=4")
-    message = stopped(home, process, rank=1, samples=120)
-    assert "sends no heartbeat: no rank has made progress for 4 seconds" in message
+    process = start(home, *SAVING, TWO, "launch.max_restarts=1", "launch.timeout_seconds=3")
+    message = stopped(home, process, rank=1, samples=112)
+    assert "sends no heartbeat: no rank has made progress for 3 seconds" in message
     assert "and 1 rank waits for it" in message
     found, _ = finish(process)
     folder = RunFolder(Path(found["run_folder"]))
@@ -166,7 +166,7 @@ def test_a_run_resumes_after_ranks_were_killed_and_it_was_stopped(home: Path, ex
     process = start(home, *SAVING, TWO, "launch.max_restarts=2")
     killed(home, process, rank=0, samples=60)
     killed(home, process, rank=1, samples=120)
-    folder = RunFolder(in_training(home, process, 200))
+    folder = RunFolder(in_training(home, process, 160))
     process.send_signal(signal.SIGTERM)
     _, message = finish(process, code=143)
     assert f"`podium run laptop --resume {folder.path.relative_to(home)}`" in " ".join(message.split())

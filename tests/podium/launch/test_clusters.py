@@ -28,17 +28,17 @@ from tests.podium.launch.conftest import free_port
 
 SETTINGS = (
     "target_accuracy=null",
-    "evaluation.samples=64",
-    "evaluation.interval_samples=160",
+    "evaluation.samples=16",
+    "evaluation.interval_samples=112",
     "dropout=0",
     "precision=fp32",
     "seed=11",
     "launch.threads_per_process=1",
 )
-SHORT = (*SETTINGS, "max_samples=160")
-STEPS = 20
+SHORT = (*SETTINGS, "max_samples=112")
+STEPS = 14
 # Long enough to be stopped during training, also by Slurm.
-LONG = (*SETTINGS, f"max_samples={16 * STEPS}", "checkpoint.every_samples=160")
+LONG = (*SETTINGS, f"max_samples={16 * STEPS}", "checkpoint.every_samples=112")
 SECONDS = 400
 
 pytestmark = pytest.mark.slow
@@ -81,13 +81,13 @@ def metrics(run_folder: Path) -> list[dict[str, Any]]:
 def one_host(train: Callable[..., RunFolder]) -> list[dict[str, Any]]:
     """Metrics of the long run on one machine with two processes, without an interruption."""
     lines = metrics(train("indexed", 2, *LONG).path)
-    assert [line["event"] for line in lines] == (["step"] * 10 + ["evaluation"]) * (STEPS // 10)
+    assert [line["event"] for line in lines] == (["step"] * 7 + ["evaluation"]) * (STEPS // 7)
     return lines
 
 
 def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     """Compare metrics; those of a short run equal the beginning of the long one's."""
-    assert len(found) in (11, len(expected))
+    assert len(found) in (8, len(expected))
     for one, other in zip(found, expected, strict=False):
         assert one["event"] == other["event"]
         assert one["samples"] == other["samples"]
@@ -173,7 +173,7 @@ def test_two_nodes_resume_by_the_same_command_on_each(home: Path, one_host: list
     results = home / "results" / "laptop" / "bert"
     before = {path.name: path.read_bytes() for path in results.glob("*")}
     with two_nodes(home, settings=(*LONG, "launch.nodes=2")) as nodes:
-        folder = in_training(home, 48, *nodes)
+        folder = in_training(home, 32, *nodes)
         nodes[0].send_signal(signal.SIGTERM)
         errors = [node.communicate(timeout=SECONDS)[1] for node in nodes]
         assert [node.returncode for node in nodes] == [143, 143], errors
@@ -223,7 +223,7 @@ def test_two_hosts_make_the_same_run(home: Path, one_host: list[dict[str, Any]],
     assert outputs[1] == ""
     found = json.loads(outputs[0])
     assert all(found["compliance"].values()) and found["compliance"]
-    assert found["samples"] == 160
+    assert found["samples"] == 112
     assert (Path(found["run_folder"]) / "output_1.txt").is_file()
     assert_same(metrics(Path(found["run_folder"])), one_host)
 
@@ -294,7 +294,7 @@ def test_two_hosts_with_separate_file_systems_make_the_same_run_as_one(
         assert here[0] - here[1] and here[1] - here[0], "each host has shards that the other has not"
     assert all(found["compliance"].values()) and found["compliance"]
     lines = metrics(Path(found["run_folder"]))
-    assert len(lines) == len(expected) >= 10
+    assert len(lines) == len(expected) >= 8
     assert_same(lines, expected)
 
 
@@ -322,7 +322,7 @@ def test_doctor_in_a_slurm_job(home: Path) -> None:
 def test_run_of_a_cancelled_job_resumes_in_another_job(home: Path, one_host: list[dict[str, Any]]) -> None:
     waiting = start(home, settings=(*LONG, *SLURM))
     try:
-        folder = in_training(home, 48, waiting)
+        folder = in_training(home, 32, waiting)
         subprocess.run(["scancel", "--name=podium-laptop"], check=True)
         _, errors = waiting.communicate(timeout=SECONDS)
         assert waiting.returncode
@@ -362,7 +362,7 @@ def test_requeued_job_resumes_its_run(
     before = set((home / "runs" / "laptop").glob("slurm-*.txt"))
     waiting = start(home, "--json", settings=(*LONG, *SLURM, "launch.requeue={}"))
     try:
-        folder = in_training(home, 48, waiting)
+        folder = in_training(home, 32, waiting)
         subprocess.run([*command, *jobs()], check=True)
         found = json.loads(finished(waiting))
     finally:
@@ -377,7 +377,7 @@ def test_requeued_job_resumes_its_run(
 def test_job_cancelled_by_its_user_is_not_requeued(home: Path) -> None:
     waiting = start(home, settings=(*LONG, *SLURM, "launch.requeue={}"))
     try:
-        in_training(home, 48)
+        in_training(home, 32)
         subprocess.run(["scancel", *jobs()], check=True)
         _, errors = waiting.communicate(timeout=SECONDS)
     finally:
