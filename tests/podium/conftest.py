@@ -3,14 +3,16 @@
 import json
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
 from io import StringIO
 from itertools import islice
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
@@ -20,11 +22,33 @@ from podium.cli.main import main
 from podium.config.load import SYSTEMS, load_system
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.core import yaml_files
 from podium.core.paths import CODE_FOLDER
 from podium.launch.launch import Node, command
 from podium.mllog.write import ABORTED, SUCCESS, NumericalPrecision, OptimizerHyperparameters, ResultLog
 from podium.run.dry_run import dry_run
 from podium.run.run_set import RunRequest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_once() -> Iterator[None]:
+    """Parse equal YAML files once: most tests load the same systems and recipes, which is a tenth of their time.
+
+    What read_yaml does with a file's text, and its errors, are as without this; test_yaml_files.py tests parse_yaml.
+    """
+    parsed: dict[tuple[str, bool], Any] = {}
+    parse = yaml_files.parse_yaml
+
+    def parse_once(text: str, source: str, as_text: bool = False) -> Any:
+        key = (text, as_text)
+        if key not in parsed:
+            parsed[key] = parse(text, source, as_text)  # which raises for text that is not valid
+        return deepcopy(parsed[key])  # readers change what they get
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml_files, "parse_yaml", parse_once)
+        yield
+
 
 LAPTOP = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))
 
@@ -162,7 +186,16 @@ def run_folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def as_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Replace the implementation by a Python script, in which `folder` is the run's folder."""
+    """Replace the implementation by a Python script, in which `folder` is the run's folder.
+
+    It ends sooner than a training does, so whether it has is asked ten times as often.
+    """
+
+    class OftenAsked(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return super().wait(timeout and timeout / 10)
+
+    monkeypatch.setattr("podium.launch.launch.threading", SimpleNamespace(Event=OftenAsked))
 
     def replace(script: str) -> None:
         path = tmp_path / "implementation.py"

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from podium.core.paths import CODE_FOLDER
 from tests.conftest import copy_project
 
 SECONDS = 60
+CODES = {"SIGINT": 130, "SIGTERM": 143}
 SHORT = ("--set", "launch.threads_per_process=1")
 COMMANDS = {
     "run": ("run", "laptop", *SHORT),
@@ -42,9 +45,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_stopped_command(project: Path, command: str, number: signal.Signals, code: int) -> None:
+def _stopped() -> Iterator[Any]:
+    """Every command, and by default each signal with every second one."""
+    for place, command in enumerate(COMMANDS):
+        for number, name in enumerate(CODES):
+            marks = pytest.mark.exhaustive if (place + number) % 2 else ()
+            yield pytest.param(command, name, marks=marks, id=f"{command}-{name}")
+
+
+@pytest.mark.parametrize(("command", "name"), [*_stopped()])
+def test_stopped_command(project: Path, command: str, name: str) -> None:
+    number, code = signal.Signals[name], CODES[name]
     process = subprocess.Popen(
         [sys.executable, "-m", "podium.cli", *COMMANDS[command], "--verbose"],
         cwd=project,

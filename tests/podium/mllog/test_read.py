@@ -130,9 +130,23 @@ def test_reading_stops_at_the_limits(write_log_file: Any, line: Line, monkeypatc
         assert 8 <= len(log.events) < 100 and "too_long" in kinds(log) and peak < 6 << 20
 
 
+# Anomalies of two logs of each published result.
+IN_SAMPLE = {
+    "crlf": 64,
+    "backwards": 85,
+    "prefix": 74,
+    "epoch_num": 14,
+    "after_block": 10,
+    "number": 6,
+    "point_in_time": 4,
+    "keyboard": 1,
+}
+
+
 @pytest.mark.slow
-def test_published_logs_have_their_known_values(round_2_0: Path, round_2_1: Path) -> None:
-    """Times, batch sizes and status of 1,000 logs, and the counts of their anomalies."""
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_published_logs_have_their_known_values(round_2_0: Path, round_2_1: Path, every: int) -> None:
+    """Times, batch sizes and status of 1,000 logs, or of two of each result, and the counts of their anomalies."""
     known = json.loads(KNOWN.read_text(encoding="utf-8"))
     assert len(known) == 100
     reported: Counter[str] = Counter()
@@ -145,14 +159,15 @@ def test_published_logs_have_their_known_values(round_2_0: Path, round_2_1: Path
     }
     assert len(results) == 100 and sum(len(result.logs) for result in results.values()) == 1_000
     for row in known:
-        logs = [read_log(path) for path in results[row["round"], row["system"]].logs]
+        logs = [read_log(path) for path in results[row["round"], row["system"]].logs[::every]]
         reported.update(kind for log in logs for kind in set(kinds(log)))
         assert {log.global_batch_size for log in logs} == {row["global_batch_size"]}, row["system"]
-        assert sum(log.samples is None for log in logs) == row["n_nonconverged"], row["system"]
+        missed = sum(log.samples is None for log in logs)
+        assert missed == row["n_nonconverged"] if every == 1 else missed <= row["n_nonconverged"], row["system"]
         times = {round(seconds, 2) for seconds in row["run_times_s"] if seconds is not None}
         converged = {round(log.seconds or 0, 2) for log in logs if log.samples is not None}
         assert converged <= times, row["system"]
-    assert reported == {
+    whole = {
         "crlf": 320,
         "backwards": 392,
         "prefix": 352,
@@ -164,3 +179,4 @@ def test_published_logs_have_their_known_values(round_2_0: Path, round_2_1: Path
         "truncated": 1,
         "time": 1,
     }
+    assert dict(reported) == (whole if every == 1 else IN_SAMPLE)

@@ -209,7 +209,7 @@ def test_killed_and_restarted_preparation_gives_the_same_bytes(
     random = Random(0)
     for text in texts:
         words = ["".join(random.choices(LETTERS, k=random.randint(1, 8))) for _ in range(1000)]
-        lines = [" ".join(random.choices(words, k=20)) if random.random() < 0.9 else "" for _ in range(4_000)]
+        lines = [" ".join(random.choices(words, k=20)) if random.random() < 0.9 else "" for _ in range(2_000)]
         text.write_text("\n".join([*lines, ""]), encoding="utf-8")
     out = tmp_path / "out"
     code = (
