@@ -5,6 +5,10 @@ in about half an hour on two cores:
 
     .venv/bin/pytest tests/test_faults.py -m ""
 
+What the rest have in common `./run_tests.sh` shows with quick scripts in place of training: stopped, killed processes
+in podium/launch, changed data, resuming and results/ in podium/run/test_run_set.py, damaged checkpoints in
+implementations/pytorch/test_checkpointing.py, the clock in podium/core/test_clock.py and podium/mllog/test_write.py.
+
 With PODIUM_FAULTS_PROJECT=FOLDER they are put to another version of Podium, which is checked out there.
 """
 

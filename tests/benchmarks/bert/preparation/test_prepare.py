@@ -203,9 +203,17 @@ def assert_group_ends(group: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param([".*.partial", "*.h5"], id="shards"),
+        pytest.param(["*"], id="marker", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_killed_and_restarted_preparation_gives_the_same_bytes(
-    texts: list[Path], vocabulary: Path, tmp_path: Path
+    texts: list[Path], vocabulary: Path, tmp_path: Path, moments: list[str]
 ) -> None:
+    """Killed when these first exist: the unfinished or the finished file of a shard, or the marker before them."""
     random = Random(0)
     for text in texts:
         words = ["".join(random.choices(LETTERS, k=random.randint(1, 8))) for _ in range(1000)]
@@ -222,7 +230,7 @@ def test_killed_and_restarted_preparation_gives_the_same_bytes(
     command = [sys.executable, script, vocabulary, out, *texts]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     expected = [shard.read_bytes() for shard in prepare(texts, vocabulary, tmp_path / "whole")]
-    for moment in ("*", ".*.partial", "*.h5"):
+    for moment in moments:
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         while process.poll() is None and not any(out.glob(moment)):
             time.sleep(0.001)
