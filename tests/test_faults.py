@@ -5,8 +5,8 @@ in about half an hour on two cores:
 
     .venv/bin/pytest tests/test_faults.py -m ""
 
-What the rest have in common `./run_tests.sh` shows with quick scripts in place of training: stopped, killed processes
-in podium/launch, changed data, resuming and results/ in podium/run/test_run_set.py, damaged checkpoints in
+What the others test, `./run_tests.sh` tests with quick scripts in place of training: killed processes in podium/launch,
+changed data, resuming and results/ in podium/run/test_run_set.py, damaged checkpoints in
 implementations/pytorch/test_checkpointing.py, the clock in podium/core/test_clock.py and podium/mllog/test_write.py.
 
 With PODIUM_FAULTS_PROJECT=FOLDER they are put to another version of Podium, which is checked out there.
@@ -695,7 +695,6 @@ def test_processes_one_rank_is_stopped(project: Project) -> None:
     project.assert_nothing_left()
 
 
-@whole
 def test_processes_one_rank_is_stopped_then_ctrl_c(project: Project) -> None:
     process, _ = _while_training(project, TWO)
     os.kill(project.ranks()[1], signal.SIGSTOP)

@@ -189,10 +189,8 @@ needs_pgrep = pytest.mark.skipif(
 )
 
 
-@pytest.mark.exhaustive
 @needs_pgrep
 def test_a_killed_rank_is_named_and_the_run_is_aborted(home: Path) -> None:
-    """podium/launch/test_processes.py always does it with another program in place of training."""
     with in_training(home, processes=2) as run:
         ranks = workers(home)
         assert len(ranks) == 2

@@ -106,7 +106,7 @@ class OtherLoad:
 
     @staticmethod
     def _read() -> tuple[float, float, float] | None:
-        """Seconds of all processors that this process may use: in total, not idle, and used by itself."""
+        """Seconds of all processors that this process may use: in total, not idle, and of this process."""
         with suppress(OSError, ValueError, IndexError, AttributeError):
             cpus = {f"cpu{number}" for number in os.sched_getaffinity(0)}
             lines = [line.split() for line in STAT.read_text(encoding="ascii").splitlines()]

@@ -182,7 +182,7 @@ def test_own_costs_of_this_machine_come_before_the_shipped_ones(
     assert not any("half or twice" in sentence for sentence in predicted["warnings"])
 
 
-def test_costs_that_were_measured_beside_other_load_are_said_to_be_too_high(
+def test_costs_that_were_measured_beside_other_load_are_called_too_high(
     quiet: Progress, no_data: list[str], tmp_path: Path
 ) -> None:
     measured = {"device": "cpu", "date": "2026-11-24", "machine": this_machine().as_json(), "other_load": 0.35}

@@ -360,7 +360,7 @@ def test_main_prints_the_count_or_an_error(
     path = tmp_path / "config.yaml"
     config = load_system("laptop", settings=["kernels=eager"])
     write_resolved(config.model_copy(update={"seed": 0}), path)
-    monkeypatch.setattr(roofline, "end_with_parent", lambda: None)  # it is for a process of its own
+    monkeypatch.setattr(roofline, "end_with_parent", lambda: None)  # for child processes
     for gpu in ("h100", "no such GPU"):
         monkeypatch.setattr("sys.argv", ["roofline", str(path), "--vocabulary", "512", "--gpu", gpu])
         assert roofline.main() == (0 if gpu == "h100" else 2)

@@ -1,6 +1,6 @@
 """Less work for Triton's interpreter: the functions of `triton.language` are replaced once in a process.
 
-By itself it replaces them before each kernel, and each function that a kernel calls: nearly half of its time.
+Triton replaces them before each kernel, and before each function that a kernel calls: nearly half of its time.
 """
 
 from typing import Any
