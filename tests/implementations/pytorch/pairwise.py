@@ -2,9 +2,9 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 Row = tuple[Hashable, ...]
 
@@ -23,7 +23,7 @@ def covering(rows: Sequence[Row]) -> list[Row]:
     return chosen
 
 
-def pairs_by_default(rows: Iterable[Row]) -> list[ParameterSet]:
+def pairs_by_default(rows: Iterable[Row]) -> list[Any]:
     """All rows as parameters; those that the covering does without are marked `exhaustive`."""
     rows = list(rows)
     chosen = covering(rows)
