@@ -25,7 +25,7 @@ from podium.comparison.discover import PackageResults, discover_results
 from podium.comparison.result import Result
 from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import private_folder, sha256_of
-from podium.core.processes import processors, starting_workers, watch_parent
+from podium.core.processes import killing_workers, processors, starting_workers, watch_parent
 from podium.core.source_hash import source_hash
 from podium.core.text import format_list, printable
 from podium.mllog import power, read
@@ -228,22 +228,26 @@ def _map_in_processes(
             on_read(1)
         return found
     # forkserver, since this process has threads (the progress bar's) and a fork would copy their locks in any state.
-    with ProcessPoolExecutor(processors(), get_context("forkserver"), initializer=_start_reader) as pool:
-        try:
+    chunks = [items[start : start + LOGS_PER_TASK] for start in range(0, len(items), LOGS_PER_TASK)]
+    try:
+        # Nothing is cancelled: a pool whose workers are killed could not set the errors of cancelled futures.
+        with ProcessPoolExecutor(processors(), get_context("forkserver"), _start_reader) as pool, killing_workers():
             with starting_workers():
-                results = pool.map(work, items, chunksize=LOGS_PER_TASK)
-            for one in results:
-                found.append(one)
-                on_read(1)
-        except BrokenProcessPool:
-            raise WorkError(
-                "a process that read logs was killed, or could not start. In a script of your own, call Podium below "
-                'if __name__ == "__main__": its processes import the script again. Otherwise check the free memory'
-            ) from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+                futures = [pool.submit(_map_chunk, work, chunk) for chunk in chunks]
+            for future in futures:
+                results = future.result()
+                found += results
+                on_read(len(results))
+    except BrokenProcessPool:
+        raise WorkError(
+            "a process that read logs was killed, or could not start. In a script of your own, call Podium below "
+            'if __name__ == "__main__": its processes import the script again. Otherwise check the free memory'
+        ) from None
     return found
+
+
+def _map_chunk(work: Callable[[Item], Found], chunk: Sequence[Item]) -> list[Found]:
+    return [work(item) for item in chunk]
 
 
 def _start_reader() -> None:

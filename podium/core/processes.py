@@ -108,12 +108,11 @@ def run_jobs_in_processes(
 
     At most `processes` calls run at a time, each in a separate process. Function and arguments have to be picklable.
     An exception of a call is raised here, and WorkerDied if its process died. Then, and when the generator is closed,
-    no further job is started, the workers are terminated, and partial files are removed. Close the generator if you
+    no further job is started, the workers are killed, and partial files are removed. Close the generator if you
     may leave it early (contextlib.closing).
     """
     # One pool of one worker each, instead of one pool of all: a crash breaks a whole pool, and with several workers it
     # would not be known which job caused it.
-    others = set(multiprocessing.active_children())
     waiting = iter(jobs.items())
     running: dict[Future[R], tuple[Path, ProcessPoolExecutor]] = {}
     pools: list[ProcessPoolExecutor] = []
@@ -129,22 +128,21 @@ def run_jobs_in_processes(
 
     with ExitStack() as stack:
         try:
-            for _ in range(min(processes, len(jobs))):
-                pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent, (os.getpid(),))
-                pools.append(stack.enter_context(pool))
-                start_next(pool)
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    file, pool = running.pop(future)
-                    try:
-                        result = future.result()
-                    except BrokenProcessPool as error:
-                        raise WorkerDied(file) from error
+            with killing_workers():
+                for _ in range(min(processes, len(jobs))):
+                    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), watch_parent)
+                    pools.append(stack.enter_context(pool))
                     start_next(pool)
-                    yield file, result
-        except BaseException:  # GeneratorExit and Interrupted too
-            for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()
+                while running:
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        file, pool = running.pop(future)
+                        try:
+                            result = future.result()
+                        except BrokenProcessPool as error:
+                            raise WorkerDied(file) from error
+                        start_next(pool)
+                        yield file, result
+        except BaseException:
             for pool in pools:
                 pool.shutdown(cancel_futures=True)
             for file in jobs:
@@ -156,20 +154,21 @@ def run_jobs_in_processes(
 def starting_workers() -> Iterator[None]:
     """Start pool workers in the block, so that a stop signal ends them all without a traceback and leaves none behind.
 
-    The workers never receive a terminal's signals (SIGINT, SIGQUIT, SIGHUP), which go to the whole process group: their
-    parent ends them. Ignoring them after their start would be too late, while Python imports. In this process stop
-    signals are handled at the end of the block, since a worker that was half started would never be ended.
+    The workers never receive a stop signal, which may go to the whole process group: their parent kills them, and
+    `watch_parent` ends them if it is killed. Ignoring signals after their start would be too late, while Python
+    imports. In this process stop signals are handled at the end of the block, since a worker that was half started
+    would never be ended.
     """
     received = list[int]()
     handled = STOP_SIGNALS if threading.current_thread() is threading.main_thread() else ()
     handlers = {number: handler for number in handled if callable(handler := signal.getsignal(number))}
     for number in handlers:
         signal.signal(number, lambda number, _: received.append(number))
-    # multiprocessing's resource tracker outlives the workers, and starting it unblocks SIGINT in this thread.
+    # multiprocessing's resource tracker outlives the workers, and starting it unblocks signals in this thread.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGQUIT})
     try:
         resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -177,3 +176,15 @@ def starting_workers() -> Iterator[None]:
             signal.signal(number, handler)
         if received:
             signal.raise_signal(received[0])
+
+
+@contextmanager
+def killing_workers() -> Iterator[None]:
+    """Kill the child processes that were started in the block, if an exception leaves it (GeneratorExit too)."""
+    others = set(multiprocessing.active_children())
+    try:
+        yield
+    except BaseException:
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.kill()
+        raise

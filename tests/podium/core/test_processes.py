@@ -14,7 +14,7 @@ import pytest
 
 from podium.core.files import write_atomically
 from podium.core.paths import CODE_FOLDER
-from podium.core.processes import WorkerDied, run_jobs, run_jobs_in_processes, starting_workers
+from podium.core.processes import STOP_SIGNALS, WorkerDied, run_jobs, run_jobs_in_processes, starting_workers
 
 
 @pytest.mark.parametrize("processes", [1, 2, 9])
@@ -173,7 +173,7 @@ def test_output_to_a_closed_terminal_is_discarded(tmp_path: Path) -> None:
     assert (tmp_path / "kept").read_text(encoding="utf-8") == "kept"
 
 
-def test_no_process_of_a_pool_receives_the_signals_of_a_terminal() -> None:
+def test_no_worker_of_a_pool_receives_a_stop_signal() -> None:
     """From its first instruction on: the mask is inherited, and the caller's is as before."""
     code = (
         "import signal, subprocess\n"
@@ -189,7 +189,7 @@ def test_no_process_of_a_pool_receives_the_signals_of_a_terminal() -> None:
     status = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     tracker, worker = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
     assert tracker & 1 << signal.SIGHUP - 1 and tracker & 1 << signal.SIGQUIT - 1
-    assert all(worker & 1 << number - 1 for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT))
+    assert all(worker & 1 << number - 1 for number in STOP_SIGNALS)
 
 
 def test_a_stop_while_workers_start_is_handled_afterwards() -> None:
