@@ -22,7 +22,7 @@ from rich.text import Text
 
 from podium.comparison.result import Result
 from podium.config.errors import Origins, format_validation_error
-from podium.core.console import UNKNOWN, print_line, result_table
+from podium.core.console import UNKNOWN, print_figures, print_line, result_table
 from podium.core.errors import UsageError
 from podium.core.text import printable
 from podium.core.yaml_files import read_yaml
@@ -258,7 +258,7 @@ def print_costs(console: Console, results: Sequence[Result], costs: Costs) -> No
     """Print a table of the results with a known cost, the least cost first, and then the notes."""
     known = [(cost, result) for result, cost in zip(results, costs.costs, strict=True) if cost is not None]
     if known:
-        console.print(_table(sorted(known, key=lambda pair: pair[0].to_train), costs.currency))
+        print_figures(console, _table(sorted(known, key=lambda pair: pair[0].to_train), costs.currency))
     for note in costs.notes:
         print_line(console, note)
 
@@ -272,7 +272,7 @@ def format_money(amount: float) -> str:
 
 def _table(known: Sequence[tuple[Cost, Result]], currency: str) -> Table:
     title = f"{currency} to train once, by the score as measured"
-    numeric_headings = ("minutes", "per hour", "to train", f"samples per\n{currency}")
+    numeric_headings = ("minutes", "per hour", "to train", f"samples\nper {currency}")
     table = result_table(title, ("round, submitter, system", "accelerators"), numeric_headings)
     for cost, result in known:
         names = (result.name, result.hardware(result.family or UNKNOWN))

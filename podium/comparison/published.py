@@ -17,7 +17,7 @@ from podium.comparison.ab.operands import OutputFolders, ReadRuns, configured, f
 from podium.comparison.result import Result
 from podium.config.load import load_system, system_path
 from podium.config.schema import Reproduces, is_stated
-from podium.core.console import print_line, text_table
+from podium.core.console import print_figures, print_line, result_table
 from podium.core.errors import UsageError, attempt
 from podium.core.text import format_list
 from podium.mllog.benchmarks import find_benchmark
@@ -306,12 +306,12 @@ def print_published(console: Console, found: PublishedComparison) -> None:
     """Print the sentence, and where the time went."""
     print_line(console, found.verdict, style="bold")
     if found.parts:
-        table = text_table("where the time went", "published", "yours", "difference")
+        table = result_table(None, ["where the time went"], ["published", "yours", "difference"])
         for part in found.parts:
             spans = ("–" if value is None else f"{value:,.2f} s" for value in (part.published, part.own))
             table.add_row(part.name, *spans, f"{part.seconds:+,.2f} s")
         total = [f"{one.mean:,.2f} s" if one.mean is not None else "–" for one in reversed(found.seconds)]
         table.add_row("time-to-train", *total, f"{sum(part.seconds for part in found.parts):+,.2f} s")
-        console.print(table)
+        print_figures(console, table)
     for note in found.notes:
         print_line(console, note)

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from podium.comparison.load import Comparison
 from podium.comparison.result import MEMORY, NO_VERDICT, Result
-from podium.core.console import UNKNOWN, result_table
+from podium.core.console import UNKNOWN, print_figures, result_table
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, short_repr, shorten_middle
 from podium.mllog import system
@@ -169,11 +169,11 @@ def print_comparison(
         title = one.benchmark if ranking else f"{one.round or OWN} {one.benchmark}"
         groups.setdefault(title, []).append(one)
     for title, group in groups.items():
-        console.print(_table(title, group, per, console.width, ranking))
+        print_figures(console, _table(title, group, per, console.width, ranking))
     console.print(_legend(results), style="dim")
     scaled = [] if ranking else scaling_families(results)
     if scaled:
-        console.print(_scaling_table(scaled, console.width))
+        print_figures(console, _scaling_table(scaled, console.width))
     for sentence in describe_own_results(results, comparison.others):
         console.print(f"• {sentence}", markup=False, highlight=False)
     _print_anomalies(console, results, anomalies)

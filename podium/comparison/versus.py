@@ -18,7 +18,7 @@ from rich.text import Text
 from podium.comparison.cost import Cost
 from podium.comparison.result import Result
 from podium.comparison.table import select_accelerators
-from podium.core.console import UNKNOWN, print_line, result_table
+from podium.core.console import UNKNOWN, print_figures, print_line, result_table
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, shorten_middle
 from podium.mllog.benchmarks import round_number
@@ -230,7 +230,7 @@ def _span(ratios: Sequence[float]) -> str:
 def print_versus(console: Console, versus: Versus) -> None:
     """Print a row for each pair, and the sentences."""
     if versus.pairs:
-        console.print(_table(versus, console.width))
+        print_figures(console, _table(versus, console.width))
     for line in describe_versus(versus):
         print_line(console, line)
 

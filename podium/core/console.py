@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.progress import (
@@ -164,14 +165,39 @@ def text_table(*headings: str, title: str | None = None, no_wrap: str | None = N
     return table
 
 
+MIN_TEXT_WIDTH = 8  # characters of a folded name
+
+
 def result_table(title: str | None, texts: Sequence[str], figures: Sequence[str]) -> Table:
     """A wide table with a line below the headings; text columns share the width that number columns leave."""
     table = Table(title=_title(title), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number, heading in enumerate(texts):
-        table.add_column(heading, overflow="fold", ratio=1 if number else 2, min_width=8 if number else 14)
+        table.add_column(heading, overflow="fold", ratio=1 if number else 2, min_width=MIN_TEXT_WIDTH)
     for heading in figures:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def least_width(table: Table) -> int:
+    """Return the characters that a result table needs so that no figure is cut; its names may be folded."""
+    widths = []
+    for column in table.columns:
+        lines = [line for cell in (column.header, *column.cells) for line in str(cell).split("\n")]
+        widest = max(map(cell_len, lines))
+        is_figure = column.no_wrap and column.justify == "right"
+        widths.append(widest if is_figure else min(widest, column.min_width or MIN_TEXT_WIDTH))
+    return sum(widths) + 2 * len(widths) + 1  # a space and a separator for each column, and the table's edge
+
+
+def print_figures(console: RichConsole, table: Table) -> None:
+    """Print a result table; where the terminal is narrower than its figures, with lines longer than the terminal."""
+    table.width = least if (least := least_width(table)) > console.width else None
+    console.print(table, crop=False)
+
+
+def describe_left_out(columns: Sequence[str], elsewhere: str) -> str:
+    """Return a line on the columns that a table has no room for; `elsewhere` are the options that show them."""
+    return f"Left out at this width: {', '.join(columns)}. See them in a wider terminal (COLUMNS=…), or by {elsewhere}."
 
 
 def number_table(title: str, name: str, *figures: str, caption: str | None = None) -> Table:

@@ -11,7 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from podium.comparison.ab.operands import Difference, Side, differences, mixed_settings, settings_from_logs
-from podium.core.console import print_line, result_table, text_table
+from podium.core.console import (
+    UNKNOWN,
+    describe_left_out,
+    least_width,
+    print_figures,
+    print_line,
+    result_table,
+    text_table,
+)
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, truncate
 from podium.mllog.run import Run
@@ -238,7 +246,10 @@ def as_json(ab: ABComparison) -> dict[str, Any]:
 def print_ab(console: Console, ab: ABComparison) -> None:
     """Print the verdict, the quantities, MLPerf's test, the differing settings, warnings and notes."""
     print_line(console, ab.verdict, style="bold")
-    console.print(_table(ab))
+    table, left_out = _table(ab, console.width)
+    print_figures(console, table)
+    if left_out:
+        print_line(console, describe_left_out(left_out, "--json"), style="dim")
     print_line(console, "A/B: ratio of means, 95% interval (Fieller); p: Welch's t-test, two-sided", style="dim")
     for one in ab.quantities:
         if one.kind in EXPLANATIONS and one.a.n + one.b.n:
@@ -254,22 +265,52 @@ def print_ab(console: Console, ab: ABComparison) -> None:
         print_line(console, note)
 
 
-def _table(ab: ABComparison) -> Table:
-    table = result_table(None, [""], ["", "n", "mean", "sd", "median", "A/B", "p"])
-    for quantity in ab.quantities:
-        if quantity.a.n == quantity.b.n == 0:
-            continue
+# The statistics of a side, and those of them that every terminal shows.
+STATISTICS = ("n", "mean", "sd", "median")
+NARROW = ("n", "mean")
+
+
+def _table(ab: ABComparison, width: int) -> tuple[Table, tuple[str, ...]]:
+    """Return the table of the quantities that fits a width, and the statistics that it leaves out.
+
+    In a narrow terminal the interval is below the ratio, and then the statistics but NARROW are left out.
+    """
+    table = _quantities_table(ab, STATISTICS, interval_below=False)
+    if least_width(table) > width:
+        table = _quantities_table(ab, STATISTICS, interval_below=True)
+    if least_width(table) <= width:
+        return table, ()
+    left_out = tuple(name for name in STATISTICS if name not in NARROW)
+    return _quantities_table(ab, NARROW, interval_below=True), left_out
+
+
+def _quantities_table(ab: ABComparison, statistics: Sequence[str], interval_below: bool) -> Table:
+    """Return the table with these statistics; with `interval_below` the interval of a ratio is in the row of B."""
+    shown = [one for one in ab.quantities if one.a.n + one.b.n]
+    table = result_table(None, (), ())
+    titles = max((len(QUANTITY_KINDS[one.kind].title) for one in shown), default=1)
+    table.add_column("", no_wrap=True, min_width=titles)
+    for heading in ("", *statistics, "A/B", "p"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for quantity in shown:
         scale = max(abs(one.mean or 0.0) for one in (quantity.a, quantity.b))
-        ratio, p = "–", Text("–")
+        ratio, interval, p = UNKNOWN, "", Text(UNKNOWN)
         if isinstance(quantity.test, Welch):
-            interval = quantity.test.interval
-            ends = "no interval" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
-            ratio = f"{quantity.test.ratio:.3f} ({ends})"
+            ends = quantity.test.interval
+            ratio = f"{quantity.test.ratio:.3f}"
+            interval = f"({'no interval' if ends is None else f'{ends[0]:.3f}–{ends[1]:.3f}'})"
             style = "bold" if quantity.test.significant else ""
             p = Text(format_p_value(quantity.test.p).removeprefix("p ").removeprefix("= "), style=style)
-        table.add_row(QUANTITY_KINDS[quantity.kind].title, "A", *_summary_cells(quantity.a, ab.a, scale), ratio, p)
-        table.add_row("", "B", *_summary_cells(quantity.b, ab.b, scale), "", "")
+        if not interval_below:
+            ratio, interval = f"{ratio} {interval}".strip(), ""
+        a, b = (dict(zip(STATISTICS, _summary_cells(*one, scale), strict=True)) for one in _sides(ab, quantity))
+        table.add_row(QUANTITY_KINDS[quantity.kind].title, "A", *(a[name] for name in statistics), ratio, p)
+        table.add_row("", "B", *(b[name] for name in statistics), interval, "")
     return table
+
+
+def _sides(ab: ABComparison, quantity: Quantity) -> tuple[tuple[Summary, Side], tuple[Summary, Side]]:
+    return (quantity.a, ab.a), (quantity.b, ab.b)
 
 
 def _summary_cells(one: Summary, side: Side, scale: float) -> list[str]:

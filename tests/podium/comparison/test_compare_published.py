@@ -1,13 +1,15 @@
 """Runs of a system beside the published ones that it reproduces: the sentence, and where the time went."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from podium.comparison.load import RunCache, load_results
-from podium.comparison.published import PublishedComparison, as_json, compare_published
+from podium.comparison.published import PublishedComparison, as_json, compare_published, print_published
 from podium.core.errors import UsageError
 from tests.podium.comparison.conftest import write_system as write_result
 from tests.podium.comparison.own import RunFactory, read
@@ -50,6 +52,14 @@ def test_a_difference_is_split_into_samples_and_speed(compare: Callable[..., Pub
     assert by_samples.seconds + by_speed.seconds == pytest.approx(200.0)
     assert "Of the difference of +200.00 s" in found.verdict
     assert any("name the published logs as PATH" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_no_part_of_the_time_is_cut_at_any_width(compare: Callable[..., PublishedComparison], width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_published(console, compare([120_000.0, 121_000.0], [100_000.0, 100_100.0]))
+    shown = console.export_text()
+    assert all(f" {text} " in shown for text in ("120,500.00 s", "100,050.00 s", "+20,450.00 s"))
 
 
 def test_published_logs_show_where_the_time_went(compare: Callable[..., PublishedComparison], tmp_path: Path) -> None:

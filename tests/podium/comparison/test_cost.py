@@ -271,3 +271,12 @@ def test_the_first_matching_entry_is_used() -> None:
     tpu = make_result(accelerator="TPU-v4", kind=find_accelerator("TPU-v4"))
     assert [prices.entry_for(one) for one in (make_result(), tpu)] == [1, 2]
     assert prices.entry_for(make_result(accelerator=None, kind=None)) is None
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_no_cost_is_cut_at_any_width(width: int) -> None:
+    result = make_result(HOUR.runs, submitter="A-submitter-of-a-long-name", system="a_system_of_a_long_name_too")
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_costs(console, [result], priced(result))
+    shown = console.export_text()
+    assert all(f" {text} " in shown for text in ("60.000", "10.00", "240,000", "per USD"))

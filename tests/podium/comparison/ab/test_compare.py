@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -186,4 +187,19 @@ def test_json_has_the_whole_comparison() -> None:
     assert whole["rcp_test"]["a_needs_fewer"]["significant"] is True
     assert (
         whole["quantities"]["samples_per_second_without_evaluation"]["untested"] == "A and B have fewer than two values"
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 84])
+def test_no_figure_is_cut_at_any_width(width: int) -> None:
+    """At 80 columns p had no heading, and 2e-7 was 2e-."""
+    found = compare_sides(make_side(make_runs(1000.0, 2.4e6)), make_side(make_runs(1450.0, 2.4e6, seed=1)))
+    table = printed(found, width).split("A/B: ratio")[0]
+    assert all(len(line) <= width for line in table.splitlines() if not line.startswith(("A (", "Left out")))
+    p = [format_p_value(one.test.p).split()[-1] for one in found.quantities if isinstance(one.test, Welch)]
+    interval = found.quantities[0].test.interval if isinstance(found.quantities[0].test, Welch) else None
+    assert interval is not None and f"({interval[0]:.3f}–{interval[1]:.3f})" in table
+    assert p and all(re.search(rf"\s{re.escape(one)}\s", table) for one in (*p, "p"))
+    assert ("median" in table.split("seconds")[0]) == (width > 60) and ("Left out at this width" in table) == (
+        width == 60
     )
