@@ -445,6 +445,7 @@ def _int_if_integral(value: float | None) -> float | int | None:
 
 
 OWN = "own"
+WORD = re.compile(r"[^\W_]+")
 MAX_FAMILIES = 12  # accelerators that a note lists
 MAX_SIZES = 20  # numbers of accelerators that a message lists
 
@@ -515,16 +516,25 @@ def describe_selection(accelerators: Sequence[str], results: Sequence[Result]) -
 
 
 def select_accelerators(text: str, results: Sequence[Result]) -> list[Result]:
-    """Return the results whose accelerator a user's text selects.
+    """Return the results whose accelerator a user's text selects: a model, and the size of its memory if stated.
 
-    These have the text as a word of the model's name, as B200 is one of `NVIDIA B200` and not of `NVIDIA GB200`; if
-    there are none, those that have it anywhere in this name, and then with the size of the memory.
+    A model has the text as words of its name, as B200 is one of `NVIDIA B200` and not of `NVIDIA GB200`; if there are
+    none, anywhere in its name, or in that with the memory. `-` and `_` separate words as spaces do. The size is stated
+    as in `A100-40GB` or `NVIDIA A100 SXM 40 GB`, which is the name that tables and messages have.
     """
-    word = re.compile(rf"(?<![^\W_]){re.escape(text)}(?![^\W_])", re.IGNORECASE)
-    named = [(one, f"{one.accelerator or ''} {one.family or ''}") for one in results]
-    models = [(one, MEMORY.sub(" ", name)) for one, name in named]
+    size, words = MEMORY.search(text), _words(MEMORY.sub(" ", text))
+    pool = [one for one in results if size is None or one.memory_gb == int(size[1])]
+    named = [(one, f"{one.accelerator or ''} {one.family or ''}") for one in pool]
+    if not words:
+        return [one for one, name in named if size is not None or text.casefold() in name.casefold()]
+    models = [(one, _words(MEMORY.sub(" ", name))) for one, name in named]
     return (
-        [one for one, model in models if word.search(model)]
-        or [one for one, model in models if text.casefold() in model.casefold()]
-        or [one for one, name in named if text.casefold() in name.casefold()]
+        [one for one, model in models if f" {words} " in f" {model} "]
+        or [one for one, model in models if words in model]
+        or [one for one, name in named if words in _words(name)]
     )
+
+
+def _words(text: str) -> str:
+    """Return the words of a name in lower case, with a space between them."""
+    return " ".join(WORD.findall(text.casefold()))

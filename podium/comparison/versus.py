@@ -5,6 +5,7 @@ side the fastest. The geometric mean is over benchmarks, each of which counts on
 """
 
 import operator
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,10 +214,15 @@ def describe_versus(versus: Versus) -> list[str]:
     for families, text in ((versus.a_families, a), (versus.b_families, b)):
         if len(families) > 1:
             lines.append(f"{text} selects {printable(format_list(families, MAX_NAMES))}.")
-    for left, text in zip(versus.left_out, (a, b), strict=True):
+    for side, (left, text) in enumerate(zip(versus.left_out, (a, b), strict=True)):
         if left:
             names = printable(format_list(left, MAX_NAMES))
-            lines.append(f"{text}: {names} left out: memory of another size. Add the size to the name to compare it.")
+            arguments = [versus.a, versus.b]
+            arguments[side] = left[0]
+            lines.append(
+                f"{text}: {names} left out: memory of another size. To compare "
+                f"{'it' if len(left) == 1 else 'one of them'}: --versus {printable(shlex.join(arguments))}"
+            )
     for benchmark, reason in versus.omitted.items():
         lines.append(f"{printable(benchmark)}: left out: {reason}.")
     return lines

@@ -21,6 +21,7 @@ from podium.comparison.table import (
     print_comparison,
     rows,
     scaling_families,
+    select_accelerators,
 )
 from podium.core.console import Console
 from podium.core.errors import UsageError
@@ -301,6 +302,27 @@ def test_a_word_of_the_model_selects_it_before_other_text(text: str, expected: l
     assert [one.accelerator for one in comparison.results] == expected
     several = [f"--accelerator {text} selects NVIDIA B200, NVIDIA GB200, NVIDIA H200"] if len(expected) > 1 else []
     assert describe_selection([text], results) == several
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NVIDIA A100 SXM 40 GB", [0, 1]),
+        ("A100 SXM 40 GB", [0, 1]),
+        ("a100-40gb", [0, 1]),
+        ("A100-SXM4-40GB", [1]),
+        ("A100 SXM", [0, 1, 2]),
+        ("NVIDIA A100 SXM 80 GB", [2]),
+        ("A100 80GB", [2, 3]),
+        ("40GB", [0, 1]),
+        ("A100 24 GB", []),
+    ],
+)
+def test_the_size_of_the_memory_selects(text: str, expected: list[int]) -> None:
+    results = [on(f"NVIDIA A100-{name}GB") for name in ("SXM-40", "SXM4-40", "SXM-80", "PCIe-80")]
+    assert select_accelerators(text, results) == [results[number] for number in expected]
+    names = {one.variant or "" for one in results}
+    assert all({one.variant for one in select_accelerators(name, results)} == {name} for name in names)
 
 
 def test_results_are_selected_by_the_number_of_accelerators() -> None:

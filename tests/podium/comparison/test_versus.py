@@ -1,6 +1,7 @@
 """Comparison of two accelerators over all benchmarks that both ran."""
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -147,5 +148,11 @@ def test_memory_of_different_size_is_not_mixed() -> None:
     results = [result(small, 300.0), result(large, 400.0), result(large, 450.0), result(NEW, 100.0)]
     found = compare_accelerators("A100", "B200", results)
     assert found.a_families == ("NVIDIA A100 SXM 80 GB",) and found.pairs[0].a is results[1]
-    assert any("NVIDIA A100 SXM 40 GB left out: memory of another size" in line for line in describe_versus(found))
+    (note,) = [line for line in describe_versus(found) if "left out" in line]
+    assert note == (
+        "A100: NVIDIA A100 SXM 40 GB left out: memory of another size. To compare it: "
+        "--versus 'NVIDIA A100 SXM 40 GB' B200"
+    )
+    a, b = shlex.split(note.partition("--versus ")[2])
+    assert compare_accelerators(a, b, results).pairs[0].a is results[0]
     assert compare_accelerators("SXM4-40GB", "B200", results).pairs[0].a is results[0]
