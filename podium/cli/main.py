@@ -472,12 +472,13 @@ def predict(
     """
     with waiting("Loading the model of time-to-train"):
         from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
-        from podium.config.load import load_system
+        from podium.config.load import resolve_system
         from podium.run.progress import Progress
 
     check_plot(scale, plot)
-    config = load_system(system, recipe, settings or [])
-    predicted = predict_run(config, scale, Progress(errors), cost)
+    loaded = resolve_system(system, recipe, settings or [])
+    config = loaded.config
+    predicted = predict_run(config, scale, Progress(errors), cost, loaded.origins.locate)
     if plot is not None:
         plot_scale(predicted, config.system, plot)
     print_output(as_json, predicted, lambda to: print_prediction(to, config, predicted))

@@ -4,7 +4,7 @@ Runs in this process for any number of ranks, without torch and without a GPU.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -40,13 +40,20 @@ BAR_WIDTH = 40  # characters of the longest bar
 MAX_GPUS = 1 << 17
 
 
-def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices: Path | None = None) -> dict[str, Any]:
+def predict_run(
+    config: RunConfig,
+    scale: str | None,
+    progress: Progress,
+    prices: Path | None = None,
+    locate: Callable[[tuple[str, ...]], str] | None = None,
+) -> dict[str, Any]:
     """Return the prediction as the JSON object of `podium predict --json`, and write it to a new folder under runs/.
 
-    `scale` is a comma-separated list of GPU counts, `prices` a file as for `podium compare --cost`. Prepares the
-    embedded text if necessary, since its sample lengths are needed, but no other text. Raises UsageError or WorkError.
+    `scale` is a comma-separated list of GPU counts, `prices` a file as for `podium compare --cost`. `locate`
+    returns where a key is set, for messages. Prepares the embedded text if necessary, since its sample lengths are
+    needed, but no other text. Raises UsageError or WorkError.
     """
-    require_hardware(config)  # as `podium run` does
+    require_hardware(config, locate)  # as `podium run` does
     gpus = [] if scale is None else _parse_gpu_counts(scale)
     if scale is not None and config.target_accuracy is None:
         raise UsageError(
@@ -57,7 +64,7 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
     if config.data.kind == "embedded" and config.size == "tiny":
         config = with_data(config, progress.note)
     with waiting("Predicting the time of a run"):
-        predicted = _predict(config, gpus)
+        predicted = _predict(config, gpus, locate)
     if tariff is not None:
         predicted["cost"] = predicted_cost(tariff, predicted)
     folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
@@ -66,9 +73,9 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
     return predicted
 
 
-def _predict(config: RunConfig, gpus: list[int]) -> dict[str, Any]:
+def _predict(config: RunConfig, gpus: list[int], locate: Callable[[tuple[str, ...]], str] | None) -> dict[str, Any]:
     costs, constants = costs_path(config.system), load_constants()
-    plan = plan_from_config(config, costs if costs.is_file() else None, constants)
+    plan = plan_from_config(config, costs if costs.is_file() else None, constants, locate)
     predicted = _as_json(predict_plan(plan, constants)) | {
         "ranks": plan.machine.ranks,
         "processor": plan.machine.processor,

@@ -227,8 +227,8 @@ def _build_accelerator(name: str, peak: float | None) -> Accelerator:
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern so that the number of its model, such as H200, is not the beginning of another (H2000)."""
-    return re.compile(re.sub(r"^(\w*\d)(?!\d)", r"\1(?!\\d)", pattern), re.IGNORECASE)
+    """Compile a pattern so that none of its numbers, such as that of H200, is the beginning of another (H2000)."""
+    return re.compile(re.sub(r"\d(?!\d)", r"\g<0>(?!\\d)", pattern), re.IGNORECASE)
 
 
 _KINDS = tuple((_compile(pattern), _build_accelerator(name, peak)) for pattern, name, peak in _TABLE)

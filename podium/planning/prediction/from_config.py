@@ -1,6 +1,6 @@
 """Conversion of a run's resolved configuration to the predictor's plan, with a warning for each assumption."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.store import SampleStore
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
+from podium.core.text import short_repr
+from podium.planning.accelerators import find_accelerator
 from podium.planning.costs import TERMS, CostsOrigin, StepCosts, costs_origin, find_differences, load_costs
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.doubts import optimizer_warnings
@@ -53,10 +55,16 @@ WITHOUT_BF16 = ("t4",)  # on these `precision: auto` is fp16
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
 
 
-def plan_from_config(config: RunConfig, costs_file: Path | None, constants: Constants) -> Plan:
+def plan_from_config(
+    config: RunConfig,
+    costs_file: Path | None,
+    constants: Constants,
+    locate: Callable[[tuple[str, ...]], str] | None = None,
+) -> Plan:
     """Return the plan of a configured run. `costs_file` has the step costs that `podium bench` measured; None: no file.
 
-    Raises UsageError if neither measured nor published figures give the time of a step or the samples to the target.
+    `locate` returns where a key is set, for messages, as for `require_hardware`. Raises UsageError if neither measured
+    nor published figures give the time of a step or the samples to the target.
     """
     accelerator = config.description.accelerator_model_name
     processor = "cpu" if config.launch.device == "cpu" else find_processor(accelerator)
@@ -66,14 +74,26 @@ def plan_from_config(config: RunConfig, costs_file: Path | None, constants: Cons
     origin = None
     if costs_file is not None:
         costs, origin = _measured_costs(config, costs_file, constants, unsure)
-    elif processor is None or processor == "cpu":
-        device = "a CPU" if processor else f"accelerator {accelerator!r} (description.accelerator_model_name)"
+    elif processor is None:
+        key = ("description", "accelerator_model_name")
+        place = locate(key) if locate else f"{config.system}: {'.'.join(key)}"
         raise UsageError(
-            f"{config.system}: found no step costs, and no published runs of {device} to fit them on; measure them "
-            f"with `podium bench {config.system}`"
+            f"{place}: found {short_repr(accelerator)}, of which there are no published runs to fit step costs on, and "
+            f"no costs file; measure them with `podium bench {config.system}`"
+        )
+    elif processor == "cpu":
+        raise UsageError(
+            f"{config.system}: found no step costs, and no published runs of a CPU to fit them on; measure them with "
+            f"`podium bench {config.system}`"
         )
     else:
         costs = _fitted_costs(config, processor, constants, unsure)
+        named, used = find_accelerator(accelerator), PROCESSORS[processor]
+        if named is not None and named.peak_flops not in (None, used.peak_flops):
+            unsure.append(
+                f"{named.name} is predicted as {used.name}, whose bf16 peak is {used.peak_flops / 1e12:g} TFLOP/s in "
+                f"place of {named.peak_flops / 1e12:g}"
+            )
     sharded_from = config.optimizer.sharded_from
     lengths = _choose_lengths(config, unsure)
     *phases, (_, last) = _phase_lengths(config, lengths, unsure) or [(0, lengths)]

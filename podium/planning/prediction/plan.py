@@ -51,13 +51,20 @@ PROCESSORS: dict[str, Processor] = {
     "cpu": Processor("CPU", 1e12, 20e9, 5e9),
 }
 
-_NAME_PATTERNS: tuple[tuple[str, str], ...] = (
-    (r"A100.*PCI", "a100_pcie"),
-    (r"A100", "a100_sxm"),
-    (r"H200", "h200"),
-    (r"H100", "h100_sxm"),
-    (r"\bT4\b", "t4"),
-)
+# Models of the table of accelerators → key in PROCESSORS; variants without a row there have that of the nearest one.
+_PROCESSOR_OF = {
+    "NVIDIA A100 PCIe": "a100_pcie",
+    "NVIDIA A100 SXM": "a100_sxm",
+    "NVIDIA A100": "a100_sxm",
+    "NVIDIA GH200": "h200",
+    "NVIDIA H200 NVL": "h200",
+    "NVIDIA H200": "h200",
+    "NVIDIA H100 NVL": "h100_sxm",
+    "NVIDIA H100 PCIe": "h100_sxm",
+    "NVIDIA H100 SXM": "h100_sxm",
+    "NVIDIA H100": "h100_sxm",
+    "NVIDIA T4": "t4",
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ class Machine:
 
 def find_processor(text: str) -> str | None:
     """Return the key in PROCESSORS for a name such as `NVIDIA A100-SXM4-80GB`; None for unknown accelerators."""
-    return next((key for pattern, key in _NAME_PATTERNS if re.search(pattern, text, re.IGNORECASE)), None)
+    kind = find_accelerator(text)
+    return None if kind is None else _PROCESSOR_OF.get(kind.name)
 
 
 def parse_adapters(text: str) -> tuple[int, float] | None:

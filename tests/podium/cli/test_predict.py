@@ -23,7 +23,7 @@ from podium.cli.predict import (
     predict_run,
     print_prediction,
 )
-from podium.config.load import load_system, system_names, write_resolved
+from podium.config.load import load_system, resolve_system, system_names, system_path, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError, WorkError
 from podium.core.machine import this_machine
@@ -225,6 +225,18 @@ def test_prediction_is_compared_with_own_runs_of_the_same_configuration(
     rate, found = predicted["sequences_per_second"], predicted["own_runs"]
     assert (found["runs"], found["min"], found["max"]) == (2, rate / 100, rate / 50)
     assert found["statement"].startswith("2 runs of this configuration in runs/laptop took")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H2000", "NVIDIA A1000", "AMD MI300X"])
+def test_a_refused_accelerator_is_located_in_the_system_file(
+    name: str, quiet: Progress, no_data: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    shipped = system_path("dgxh200_n1").read_text(encoding="utf-8")
+    file.write_text(shipped.replace("NVIDIA H200-SXM5-141GB", name), encoding="utf-8")
+    loaded = resolve_system(str(file))
+    with pytest.raises(UsageError, match=rf"mine\.yaml: description\.accelerator_model_name: found '{name}'"):
+        predict_run(loaded.config, None, quiet, None, loaded.origins.locate)
 
 
 def test_invalid_scale_is_a_usage_error(quiet: Progress, no_data: list[str]) -> None:

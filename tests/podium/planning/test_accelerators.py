@@ -104,6 +104,8 @@ def test_the_name_of_a_description_may_have_more_words() -> None:
         require_gpu("foo", "mine")
 
 
-@pytest.mark.parametrize("name", ["H2000", "NVIDIA RTX A1000", "B2000"])
+@pytest.mark.parametrize(
+    "name", ["H2000", "NVIDIA A1000", "NVIDIA RTX A1000", "B2000", "RTX A50000", "RTX 40900", "TPU-v50", "Ascend 9100"]
+)
 def test_a_longer_number_is_another_model(name: str) -> None:
     assert find_accelerator(name) is None

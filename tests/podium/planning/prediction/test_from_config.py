@@ -162,9 +162,17 @@ def test_cpu_without_costs_is_an_error() -> None:
         plan_from_config(load_system("laptop"), None, CONSTANTS)
 
 
-def test_unpublished_accelerator_without_costs_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"Gaudi2.*podium bench"):
-        plan_from_config(gpu(accelerator_model_name="Habana Gaudi2"), None, CONSTANTS)
+@pytest.mark.parametrize("name", ["Habana Gaudi2", "NVIDIA H20", "NVIDIA H2000", "NVIDIA A1000", "NVIDIA B2000"])
+def test_unpublished_accelerator_without_costs_is_an_error(name: str) -> None:
+    expected = rf"^h200_1x: description\.accelerator_model_name: found '{name}', .*podium bench"
+    with pytest.raises(UsageError, match=expected):
+        plan_from_config(gpu(accelerator_model_name=name), None, CONSTANTS)
+
+
+def test_a_variant_that_is_predicted_as_another_is_named() -> None:
+    plan = plan_from_config(gpu(accelerator_model_name="NVIDIA H100 PCIe"), None, CONSTANTS)
+    assert warnings_with(plan, "NVIDIA H100 PCIe is predicted as NVIDIA H100 SXM, whose bf16 peak is 989 TFLOP/s")
+    assert not warnings_with(plan_from_config(gpu(), None, CONSTANTS), "is predicted as")
 
 
 def test_tiny_bert_with_an_unknown_optimizer_is_an_error(costs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
