@@ -203,13 +203,27 @@ def node_group(config: RunConfig, runs: Path, note: Callable[[str], None]) -> It
         group.dismiss()
 
 
+def require_rendezvous(config: RunConfig, file: str = "") -> None:
+    """Raise UsageError if several nodes are started by hand, by torchrun or docker, and no address is set to meet at.
+
+    `file` is the system's. A Slurm job uses the address of its first node.
+    """
+    launch = config.launch
+    if launch.nodes > 1 and launch.launcher != "slurm" and launch.rendezvous is None:
+        raise _missing_rendezvous(config, file)
+
+
+def _missing_rendezvous(config: RunConfig, file: str = "") -> UsageError:
+    return UsageError(
+        f"{f'{file}: ' if file else ''}launch.nodes is {config.launch.nodes}, but launch.rendezvous is missing; set it "
+        "to HOST:PORT of the first node, such as --set launch.rendezvous=node0:29500"
+    )
+
+
 def rendezvous_address(config: RunConfig) -> tuple[str, int]:
     """Host and port at which node 0 waits for the others: the port after the one of torchrun's rendezvous."""
     if config.launch.rendezvous is None:
-        raise UsageError(
-            f"launch.nodes is {config.launch.nodes}, but launch.rendezvous is missing; set it to HOST:PORT of the "
-            "first node, such as --set launch.rendezvous=node0:29500"
-        )
+        raise _missing_rendezvous(config)
     host, _, port = config.launch.rendezvous.rpartition(":")
     return host.strip("[]"), int(port) + 1
 

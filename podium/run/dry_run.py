@@ -99,6 +99,7 @@ class DryRun:
 def dry_run(request: RunRequest) -> DryRun:
     """Return this node's commands in order. Names of new run folders have the current time, as those of a real run."""
     config = request.config
+    request.require_rendezvous()
     require_node_rank(config, request.node_rank)
     clipping = "none" if config.clipping is None else f"{config.clipping.when} at {config.clipping.max_norm:g}"
     comments = [
@@ -111,7 +112,9 @@ def dry_run(request: RunRequest) -> DryRun:
         warnings = [f"`podium run` would fail: {fault}" for fault in container_errors(config_inside)]
         warnings += filter(None, [unmounted_paths_warning(config_inside, system_path(request.system))])
         launched = ShellCommand(request.launcher_command(), WORKING_FOLDER)
-        warnings += _failures_here(attempt(require_launcher, config, launched.argv)[1])
+        warnings += _failures_here(
+            attempt(require_launcher, config, launched.argv)[1], attempt(require_gpus, config)[1]
+        )
         if config.launch.container is None:  # else the mounts are checked, and paths are those in the container
             warnings += missing_paths(config)
         slurm = config.launch.launcher == "slurm"

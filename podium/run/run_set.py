@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from podium.config.hyperparameters import describe_hyperparameters
-from podium.config.load import LoadedSystem, load_system, resolve_system, system_path
+from podium.config.load import LoadedSystem, load_system, resolve_system, shown_path, system_path
 from podium.config.run_data import RunData
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -20,7 +20,7 @@ from podium.launch.container import exec_launcher, launcher_argv, resume_options
 from podium.launch.gpus import require_gpus
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
-from podium.launch.node_group import NodeGroup, node_group, run_worker_node
+from podium.launch.node_group import NodeGroup, node_group, require_rendezvous, run_worker_node
 from podium.mllog.write import SUCCESS
 from podium.planning.hardware import hardware_warnings, require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
@@ -79,6 +79,10 @@ class RunRequest:
             raise UsageError("--resume continues one run with its configuration; leave out --runs and --recipe")
         return load_resumable(self.resumed, self.system, self.settings, from_start=self.requeued)
 
+    def require_rendezvous(self) -> None:
+        """Raise UsageError, which names the system's file, if several nodes have no address to meet at."""
+        require_rendezvous(self.config, shown_path(system_path(self.system)))
+
     @property
     def config_inside(self) -> RunConfig:
         """The configuration with the paths that are valid inside the launcher's container.
@@ -117,9 +121,11 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
     Does not return if the system's launcher makes the runs in a container or a Slurm job.
     """
     config = request.config
+    request.require_rendezvous()
     if config.launch.launcher != "torchrun":
         argv = request.launcher_command()
         validate_mounts(request.config_inside, request.system)
+        require_gpus(config)
         exec_launcher(config, argv)
     require_torch()
     require_packages(request.observation.log_to)

@@ -1,5 +1,6 @@
 """Check of this machine's GPUs before a run."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,3 +71,30 @@ def test_a_run_is_refused_before_anything_is_changed(monkeypatch: pytest.MonkeyP
         list(execute(RunRequest("laptop", ON_GPU), None))  # type: ignore[arg-type]
     assert time.monotonic() - began < 2
     assert not (tmp_path / "runs").exists()
+
+
+IN_DOCKER = [*ON_GPU, "launch.launcher=docker", "launch.container.image=podium"]
+
+
+def test_a_run_in_docker_is_refused_before_docker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", driver(1))
+    monkeypatch.setattr(run_set, "validate_mounts", lambda *_: None)
+    monkeypatch.setattr(run_set, "exec_launcher", lambda *_: pytest.fail("docker was started"))
+    message = "launch.processes_per_node is 2, but this machine has 1 GPU; see `nvidia-smi`, run on"
+    with pytest.raises(UsageError, match=message):
+        list(execute(RunRequest("laptop", [*IN_DOCKER, "launch.processes_per_node=2"]), None))  # type: ignore[arg-type]
+
+
+def test_of_a_run_in_docker_all_gpus_count_and_this_pytorch_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(
+        "podium.launch.gpus.count_gpus", lambda: (1 if os.environ.get("CUDA_VISIBLE_DEVICES") else 2, "")
+    )
+    require_gpus(load_system("laptop", settings=[*IN_DOCKER, "launch.processes_per_node=2"]))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_of_a_slurm_job_no_gpu_is_needed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", no_driver)
+    require_gpus(load_system("laptop", settings=[*ON_GPU, "launch.launcher=slurm"]))

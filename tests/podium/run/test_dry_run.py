@@ -16,7 +16,7 @@ from podium.launch import launch
 from podium.launch.container import JOB_SCRIPT
 from podium.run.dry_run import dry_run
 from podium.run.run_set import RunRequest, execute
-from tests.podium.conftest import run_podium
+from tests.podium.conftest import WriteSystem, run_podium
 
 RECIPES = [path.stem for path in recipe_files("pytorch")]
 LAUNCHERS = {
@@ -176,6 +176,36 @@ def test_what_run_would_refuse_here_is_a_warning(monkeypatch: pytest.MonkeyPatch
     )
     (warning,) = [one for one in planned.warnings if one.startswith(refused)]
     assert f"# WARNING: {refused}" in planned.text and warning in planned.as_json()["warnings"]
+
+
+def test_too_few_gpus_for_docker_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = RunRequest("laptop", [*LAUNCHERS["docker"], *ONLY_SLURM, "launch.device=cuda"])
+    monkeypatch.setattr("podium.launch.gpus.count_gpus", lambda: (1, ""))
+    before = list(dry_run(request).warnings)
+    monkeypatch.setattr("podium.launch.gpus.count_gpus", lambda: (0, "no driver"))
+    (added,) = [one for one in dry_run(request).warnings if one not in before]
+    assert added.startswith("`podium run` would fail here: launch.device is cuda")
+    assert "but this machine has no GPU (no driver); see `nvidia-smi`, run on" in added
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "docker"])
+def test_several_nodes_without_an_address_to_meet_at_are_refused(
+    launcher: str, write_system: WriteSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both by a dry run and by a run, before it starts Docker or reads whether PyTorch is installed."""
+    container = {"runtime": "docker", "image": "podium"} if launcher == "docker" else None
+    path = write_system({"launch.launcher": launcher, "launch.container": container, "launch.nodes": 2})
+    monkeypatch.setattr("podium.run.run_set.exec_launcher", lambda *_: pytest.fail("docker was started"))
+    monkeypatch.setattr("podium.run.run_set.require_torch", lambda: pytest.fail("PyTorch was looked up"))
+    request = RunRequest(str(path))
+    for begin in (lambda: dry_run(request), lambda: list(execute(request, None))):  # type: ignore[arg-type]
+        with pytest.raises(UsageError) as error:
+            begin()
+        assert str(error.value) == (
+            f"{path}: launch.nodes is 2, but launch.rendezvous is missing; set it to HOST:PORT of the first node, such "
+            "as --set launch.rendezvous=node0:29500"
+        )
+    assert dry_run(RunRequest(str(path), ["launch.rendezvous=127.0.0.1:29500"])).commands
 
 
 @pytest.mark.parametrize(("launcher", "program"), [("docker", "docker"), ("pyxis", "sbatch")])
