@@ -95,14 +95,25 @@ def make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise UsageError(
-            f"{folder}: the folder cannot be created, since a file exists at this path or above it; choose another path"
-        ) from None
+        raise _file_in_the_way(folder) from None
     except OSError as error:
         raise WorkError(
             f"{folder}: the folder cannot be created ({error.strerror}); check the permissions of its parent"
         ) from error
     return folder
+
+
+def require_folder_or_no_file(folder: Path) -> None:
+    """Raise UsageError if a file exists at the path of a folder or of a parent, as `make_folder`; create nothing."""
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if existing.exists() and not existing.is_dir():
+        raise _file_in_the_way(folder)
+
+
+def _file_in_the_way(folder: Path) -> UsageError:
+    return UsageError(
+        f"{folder}: the folder cannot be created, since a file exists at this path or above it; choose another path"
+    )
 
 
 def make_named_folder(folder: Path) -> Path:

@@ -124,14 +124,20 @@ def load_resumable(run: RunFolder, system: str, settings: Sequence[str] = (), fr
     return config
 
 
-def check_checkpoint(config: RunConfig) -> None:
+def check_checkpoint(config: RunConfig, place: str = "initial_checkpoint") -> None:
     """Check the header of the initial checkpoint against the configuration; does nothing without one.
 
-    Raises UsageError if it is missing or has another model size or vocabulary size, WorkError if it is damaged.
+    `place` is the key, or the file and the key, for messages. Raises UsageError if the checkpoint is missing or has
+    another model size or vocabulary size, WorkError if it is damaged.
     """
     if config.initial_checkpoint is None:
         return
     vocabulary = config.data.vocabulary
     exists = vocabulary is not None and vocabulary.is_file()  # the embedded text's is written with its first store
     vocabulary_size = len(Vocabulary.read(vocabulary).tokens) if vocabulary and exists else None
-    PodiumCheckpoint(config.initial_checkpoint).require_model_size(config.model_size, vocabulary_size)
+    try:
+        PodiumCheckpoint(config.initial_checkpoint).require_model_size(config.model_size, vocabulary_size)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from None
+    except WorkError as error:
+        raise WorkError(f"{place}: {error}") from None

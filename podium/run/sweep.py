@@ -19,7 +19,7 @@ from podium.config.run_data import RunData, read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, StoppedAfterSaving, UsageError, WorkError, attempt
-from podium.core.files import make_folder, make_named_folder, sha256_of, write_error
+from podium.core.files import make_folder, make_named_folder, require_folder_or_no_file, sha256_of, write_error
 from podium.core.json_files import json_digest
 from podium.core.locks import assert_unlocked, folder_lock
 from podium.core.text import format_list, truncate
@@ -213,6 +213,7 @@ def plan_sweep(request: SweepRequest) -> Sweep:
     parent = (request.folder or run_set.RUNS / system_path(request.system).stem / "sweep").resolve()
     if parent.is_relative_to(RESULTS.resolve()):
         raise UsageError(f"--out {request.folder}: is in {RESULTS}, which is for results; name another folder")
+    require_folder_or_no_file(parent)
     sets, errors = list[SweepSet](), list[str]()
     for recipe, settings in combinations:
         varied = [one for one, values in zip(settings, choices, strict=True) if len(values) > 1]
@@ -246,13 +247,14 @@ def _resolve(system: str, recipe: str | None, settings: Sequence[str]) -> Loaded
     loaded = resolve_system(system, recipe, settings)
     config = loaded.config
     require_hardware(config, loaded.origins.locate)
-    check_checkpoint(config)
     if config.launch.launcher != "torchrun" or config.launch.nodes > 1:
         raise UsageError(
             f"{config.system}: launch.launcher is {config.launch.launcher} and launch.nodes {config.launch.nodes}; a "
             "sweep runs on this machine only: start it inside the container or the job, with --set "
             "launch.launcher=torchrun and launch.nodes=1"
         )
+    # After the launcher, whose container has other paths than this machine.
+    check_checkpoint(config, loaded.origins.locate(("initial_checkpoint",)))
     return loaded
 
 

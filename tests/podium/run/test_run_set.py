@@ -970,7 +970,7 @@ def refused(config: RunConfig, path: Path, error: type[PodiumError], message: st
     """Assert that a run from this checkpoint fails with this error before a run folder is made."""
     with pytest.raises(error) as caught:
         run_from(config, path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"initial_checkpoint: {path}: ")
     assert message in str(caught.value)
     assert not list((path.parent / "runs").rglob("run_*"))
 

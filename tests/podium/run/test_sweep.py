@@ -108,18 +108,44 @@ def test_containers_are_refused(write_system: WriteSystem, home: Path) -> None:
         plan_sweep(SweepRequest(str(system), [], [], 1))
 
 
+@pytest.mark.usefixtures("home")
+def test_the_launcher_is_refused_before_a_checkpoint_in_its_container() -> None:
+    with pytest.raises(UsageError) as error:
+        plan_sweep(SweepRequest("dgxh200_n1", [], [], 1))
+    assert "launch.launcher is docker" in str(error.value) and "checkpoint" not in str(error.value)
+
+
+def test_a_missing_checkpoint_is_named_with_file_and_key(
+    write_system: WriteSystem, closed_changes: dict[str, Any], home: Path
+) -> None:
+    path = write_system(closed_changes)
+    with pytest.raises(UsageError) as error:
+        plan_sweep(SweepRequest(str(path), [], [], 1))
+    assert str(error.value).startswith(
+        f"{path}: bert.initial_checkpoint: /large.safetensors: there is no such checkpoint; make one with "
+    )
+
+
+@pytest.mark.parametrize("below", ["", "deeper/sweep"])
+def test_an_existing_file_as_folder_is_refused_before_a_dry_run(home: Path, below: str) -> None:
+    (file := home / "file").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"file.*: the folder cannot be created, since a file exists at this path"):
+        plan_sweep(SweepRequest("laptop", [], [], 1, file / below))
+    assert list(home.glob("runs/*")) == [] and file.read_bytes() == b""
+
+
 def test_a_closed_system_is_swept_with_stated_seeds(
     write_system: WriteSystem, closed_changes: dict[str, Any], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The division's rule of random seeds is for results, which these runs are not."""
-    monkeypatch.setattr("podium.run.sweep.check_checkpoint", lambda _: None)
+    monkeypatch.setattr("podium.run.sweep.check_checkpoint", lambda *_: None)
     sweep = plan_sweep(SweepRequest(str(write_system(closed_changes)), [], [], 3))
     assert sweep.sets[0].config.division == "closed" and sweep.sets[0].missing == (0, 1, 2)
 
 
 @pytest.mark.usefixtures("home")
 def test_a_gpu_that_the_table_lacks_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podium.run.sweep.check_checkpoint", lambda _: None)
+    monkeypatch.setattr("podium.run.sweep.check_checkpoint", lambda *_: None)
     sweep = plan_sweep(SweepRequest("h200_1x", [], ["description.accelerator_model_name=NVIDIA H20"], 1))
     assert any("'NVIDIA H20' is no GPU that Podium knows" in message for message in sweep.messages)
 
