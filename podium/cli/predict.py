@@ -19,7 +19,7 @@ from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.console import waiting
-from podium.core.errors import PodiumError, UsageError
+from podium.core.errors import UsageError, attempt
 from podium.core.files import make_folder, write_atomically
 from podium.planning.accelerators import find_accelerator
 from podium.planning.costs import costs_path, load_costs
@@ -33,7 +33,7 @@ from podium.planning.prediction.predict import predict as predict_plan
 from podium.planning.prediction.scaling import predict_scaling, published_points
 from podium.run.data import with_data
 from podium.run.progress import Progress
-from podium.run.records import runs_of_system
+from podium.run.records import differing_settings, runs_of_system
 from podium.run.run_set import RUNS
 
 BAR_WIDTH = 40  # characters of the longest bar
@@ -93,8 +93,6 @@ def _predict(config: RunConfig, gpus: list[int], locate: Callable[[tuple[str, ..
 
 CPU_CALIBRATION_RUNS = 10  # behind `cpu_run_over_bench` in constants.json
 MAX_COMPARED_RUNS, MAX_READ_RUNS = 10, 40  # newest runs of a system; reading a configuration takes some milliseconds
-COMPARED_KEYS = ("recipe", "size", "global_batch_size", "gradient_accumulation_steps", "precision", "kernels")
-COMPARED_LAUNCH_KEYS = ("device", "nodes", "processes_per_node", "threads_per_process")
 
 
 def _calibration(config: RunConfig, plan: Plan, constants: Constants) -> dict[str, Any] | None:
@@ -115,22 +113,18 @@ def _calibration(config: RunConfig, plan: Plan, constants: Constants) -> dict[st
 def compare_with_runs(config: RunConfig, predicted_rate: float) -> dict[str, Any] | None:
     """Return the ratio of the predicted rate to that of the system's newest runs with these settings; None without any.
 
-    A ratio of 1.5 means that runs took 1.5 times as long as the prediction for the same number of samples.
+    Runs that were resumed, restarted or profiled, or that missed their target, do not count. A ratio of 1.5 means that
+    runs took 1.5 times as long as the prediction for the same number of samples.
     """
-    wanted = {key: getattr(config, key) for key in COMPARED_KEYS}
-    launch = {key: getattr(config.launch, key) for key in COMPARED_LAUNCH_KEYS}
     ratios: list[float] = []
     for record in runs_of_system(RUNS / config.system)[: -MAX_READ_RUNS - 1 : -1]:
         rate = record.summary_number("sequences_per_second")
-        if not rate or rate < 0 or not record.configured:
+        if not rate or rate < 0 or not record.configured or record.folder.was_restarted or record.folder.was_profiled:
             continue
-        try:
-            ran = record.settings
-            same = all(ran[key] == value for key, value in wanted.items())
-            same = same and all(ran["launch"][key] == value for key, value in launch.items())
-        except (PodiumError, KeyError, TypeError):  # written by another version
+        if config.target_accuracy is not None and not record.summary_flag("reached_target"):
             continue
-        if same:
+        ran, _ = attempt(getattr, record, "config")  # None: written by another version
+        if ran is not None and not differing_settings(ran, config):
             ratios.append(predicted_rate / rate)
         if len(ratios) == MAX_COMPARED_RUNS:
             break

@@ -106,6 +106,13 @@ def _check_divisions(result: Result) -> Iterator[str]:
 
 def _check_sample_counts(result: Result) -> Iterator[str]:
     unknown = [run for run in result.converged if run.samples is None]
+    below = [run for run in unknown if run.targets and run.evaluations and run.passing is None]
+    if below and not result.other_targets:  # these have their own message
+        yield (
+            f"{len(below)} run(s) have status success, but no evaluation reaches "
+            f"{' and '.join(map(str, below[0].targets))}: {_log_names(result, below)}"
+        )
+    unknown = [run for run in unknown if run not in below]
     if unknown and result.rules is not None and _counts_samples(result):
         yield f"{len(unknown)} run(s) do not log how many samples they took: {_log_names(result, unknown)}"
     if result.benchmark != BERT:

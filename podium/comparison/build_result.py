@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.sizes import LARGE
 from podium.comparison.anomalies import inconsistencies
 from podium.comparison.discover import PackageResults
@@ -47,6 +48,37 @@ def find_configuration(system: str, runs: Sequence[Run], runs_folder: Path, anom
     return config
 
 
+def find_other_targets(
+    system: str, runs: Sequence[Run], runs_folder: Path, anomalies: list[str]
+) -> tuple[float | None, ...]:
+    """Return the target accuracies of local BERT runs, by their folders under `runs_folder`, that are not MLPerf's.
+
+    Of a run without a folder that ended with success below MLPerf's target, it is the accuracy that it ended with. A
+    message is appended to `anomalies` if there are any.
+    """
+    by_seed = newest_by_seed(runs_of_system(runs_folder / system))
+    other: list[float | None] = []
+    for run in runs:
+        seed = next((seed for seed in run.seeds if seed in by_seed), None)
+        settings = None if seed is None else attempt(getattr, by_seed[seed], "settings")[0]
+        if settings is not None:
+            target = settings.get("target_accuracy", TARGET_ACCURACY)
+            target = None if target is None else as_number(target)
+        elif run.succeeded and run.evaluations and run.passing is None:
+            target = max(one.accuracy for one in run.evaluations)
+        else:
+            continue
+        if target != TARGET_ACCURACY:
+            other.append(target)
+    if other:
+        named = ", ".join("none" if one is None else f"{one:g}" for one in dict.fromkeys(other))
+        anomalies.append(
+            f"{len(other)} of {len(runs)} run(s) were trained to another target accuracy ({named}) than MLPerf's "
+            f"{TARGET_ACCURACY:g}: no score, and not compared with results that reached it"
+        )
+    return tuple(dict.fromkeys(other))
+
+
 def description_fields(config: RunConfig) -> dict[str, str]:
     """Return MLPerf's description fields; missing numbers of nodes and accelerators are taken from `launch`."""
     fields = system_module.readable_fields(config.description.model_dump(by_alias=True))
@@ -73,7 +105,7 @@ def check_convergence(result: Result, folder: ResultFolder, anomalies: list[str]
     """
     path = next((path for path in folder.others if path.name == SCALING), None)
     stated = None if path is None else _read_scaling_factor(path, anomalies)
-    if result.division != CLOSED or not result.full_size or not result.runs or result.rules is None:
+    if result.division != CLOSED or not result.comparable or not result.runs or result.rules is None:
         return None, stated
     ruleset = f"{(result.round or result.rules.rounds[-1]).removeprefix('v')}.0"
     points = reference(result.benchmark, ruleset) if ruleset in rulesets() else None
@@ -138,12 +170,14 @@ def build_result(
     """
     anomalies, cosmetic = list(problems), list[Cosmetic]()
     fields, full_size = _read_description(package_results.package, folder.system, anomalies, cosmetic), True
+    other_targets: tuple[float | None, ...] = ()
     if not package_results.package.systems and round_name is None and _is_local(folder, runs):
         in_set = (folder.path / SET).is_file()  # of runs/SYSTEM/DATE_TIME
         runs_folder = folder.path.absolute().parents[1] if in_set else package_results.package.root / "runs"
         config = find_configuration(folder.system, runs, runs_folder, anomalies)
         if config is not None:
             fields, full_size = description_fields(config), config.size == LARGE.name
+        other_targets = find_other_targets(folder.system, runs, runs_folder, anomalies)
     nodes, per_node = (
         system_module.parse_count(fields.get(key)) for key in ("number_of_nodes", "accelerators_per_node")
     )
@@ -165,6 +199,7 @@ def build_result(
         accelerators=None if nodes is None or per_node is None else nodes * per_node,
         accelerator=accelerator,
         kind=None if accelerator is None else find_accelerator(accelerator),
+        other_targets=other_targets,
         full_size=benchmark != BERT
         or (full_size and (round_name is not None or all(run.tensors in (0, BERT_LARGE_TENSORS) for run in runs))),
     )

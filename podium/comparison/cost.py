@@ -189,6 +189,8 @@ def _cost(result: Result, prices: Prices, index: int) -> Cost | str:
     per_hour = hourly_price(result, prices, index)
     if isinstance(per_hour, str):
         return per_hour
+    if result.other_targets:
+        return "its runs were not trained to MLPerf's target"
     scored = result.scored_runs
     if not scored:
         return "no run reached the target"

@@ -61,6 +61,9 @@ class Result:
     repeats: str | None = None
     # False if the runs did not train BERT-large: then they are not compared with runs that did.
     full_size: bool = True
+    # Target accuracies of local runs that are not MLPerf's, None for runs without a target; empty if all have MLPerf's,
+    # or it is not known. With any, there is no score, and the result is not compared.
+    other_targets: tuple[float | None, ...] = ()
     logs: tuple[str, ...] = ()  # names of the runs' logs, in the order of `runs`; empty where they are not known
     # Inconsistencies in logs and description that may affect a figure, as sentence fragments.
     anomalies: tuple[str, ...] = ()
@@ -79,6 +82,11 @@ class Result:
     @property
     def short_name(self) -> str:
         return f"{self.submitter} {self.system}"
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the runs trained the benchmark's model to MLPerf's target; others are not compared with these."""
+        return self.full_size and not self.other_targets
 
     @property
     def own(self) -> bool:
@@ -111,7 +119,7 @@ class Result:
     @cached_property
     def score_minutes(self) -> float | None:
         """The score as measured: the olympic mean. None if there is no score."""
-        if self.rules is None:
+        if self.rules is None or self.other_targets:
             return None
         seconds = score_seconds([counted_seconds(run) for run in self.runs], self.rules.runs, self.rules.dropped)
         return None if seconds is None else seconds / 60

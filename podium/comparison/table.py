@@ -43,7 +43,7 @@ def scaling_families(results: Sequence[Result]) -> list[list[ScalingPoint]]:
     groups: dict[tuple[str | None, ...], dict[int, ScalingPoint]] = {}
     for result in results:
         rate = result.samples_per_second_per_accelerator
-        if rate is None or result.minutes is None or not result.full_size or not result.accelerators:
+        if rate is None or result.minutes is None or not result.comparable or not result.accelerators:
             continue
         sizes = groups.setdefault(
             (result.round, result.benchmark, result.submitter, result.division, result.variant), {}
@@ -69,7 +69,7 @@ def describe_own_results(results: Sequence[Result], others: Sequence[Result] = (
     are compared, preferably within the same division. Otherwise the throughput per accelerator is compared with that
     of the nearest number.
     """
-    published = [one for one in (*results, *others) if not one.own and one.full_size and one.minutes is not None]
+    published = [one for one in (*results, *others) if not one.own and one.comparable and one.minutes is not None]
     return [
         _describe_own_result(result, [one for one in published if one.benchmark == result.benchmark])
         for result in results
@@ -81,6 +81,8 @@ def _describe_own_result(result: Result, published: Sequence[Result]) -> str:
     name = f"your {result.system} ({result.hardware('size not known', 'no accelerators')})"
     if not result.full_size:
         return f"{name} did not train BERT-large, and is not compared with results that did"
+    if result.other_targets:
+        return f"{name} was not trained to MLPerf's target, and is not compared with results that were"
     if result.minutes is None:
         return f"{name} has no run that reached the target"
     same_family = [one for one in published if one.family == result.family and one.accelerators]
@@ -384,6 +386,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "scaling_efficiency_time": scaled[id(one)].time if id(one) in scaled else None,
             "repeats": one.repeats,
             "full_size": one.full_size,
+            "other_targets": list(one.other_targets),
             "source": one.source,
             "anomalies": list(one.anomalies),
             "cosmetic_anomalies": [what for _, what in one.cosmetic],

@@ -130,7 +130,7 @@ def _one_memory_size(results: Sequence[Result]) -> tuple[list[Result], tuple[str
 
 def _select(text: str, results: Sequence[Result]) -> list[Result]:
     """Return comparable results whose accelerator the text selects."""
-    usable = [one for one in results if one.minutes is not None and one.full_size and one.accelerators and one.family]
+    usable = [one for one in results if one.minutes is not None and one.comparable and one.accelerators and one.family]
     found = select_accelerators(text, usable)
     if not found:
         known = sorted({one.family for one in usable if one.family is not None})

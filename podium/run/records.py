@@ -22,6 +22,17 @@ REPLACED = "replaced_results"  # a folder in a set's, with files that were in re
 MAX_CONFIG = 1 << 20  # bytes of a resolved configuration that are searched for the seed; usually it has 3 kB
 
 
+# Settings that are known only when the data is prepared, or that differ between the runs of a set.
+PREPARED = frozenset({"seed", "description", "data", "phases"})
+MEASURED = ("pair_cost", "sequence_cost")  # which a resolved configuration has even if none were set
+
+
+def differing_settings(ran: RunConfig, wanted: RunConfig) -> list[str]:
+    """Return the keys in which a run's resolved configuration differs from one that is not yet prepared."""
+    found, other = (one.model_dump(mode="json", by_alias=True, exclude=set(PREPARED)) for one in (ran, wanted))
+    return [key for key in other if found[key] != other[key] and not (key in MEASURED and other[key] is None)]
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One run, identified by its folder. Files are read when a property is used."""

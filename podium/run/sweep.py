@@ -29,6 +29,7 @@ from podium.run import run_set
 from podium.run.collect import FinishedRun
 from podium.run.prepare import check_checkpoint, prepare_set
 from podium.run.progress import Progress
+from podium.run.records import differing_settings
 from podium.run.results import RESULTS, final_log_path
 from podium.run.run_set import launch_and_collect, prepare_recorded, system_lock
 from podium.run.set_record import SET, SetRecord, read_set, write_set
@@ -38,9 +39,6 @@ SWEPT = "it is a run of `podium sweep`, with a stated seed"  # EndedRun.fault in
 EARLIER = "earlier_attempts"  # a folder in a set's, with runs that did not finish and were made again
 MAX_NAME = 80  # characters of a folder's name before the hash
 MAX_SETS = 1_000
-# Settings that are known only when the data is prepared, or that differ between the runs of a set.
-PREPARED = frozenset({"seed", "description", "data", "phases"})
-MEASURED = ("pair_cost", "sequence_cost")  # of which a combination has none as long as it sets none
 CLOSING = {"[": "]", "{": "}"}
 
 
@@ -103,10 +101,7 @@ class SweepSet:
         config, error = attempt(load_resolved, run.config)
         if config is None:
             return f"its configuration cannot be read: {error}"
-        stored, own = (
-            one.model_dump(mode="json", by_alias=True, exclude=set(PREPARED)) for one in (config, self.config)
-        )
-        keys = [key for key in own if stored[key] != own[key] and not (key in MEASURED and own[key] is None)]
+        keys = differing_settings(config, self.config)
         return f"{run.config.name} has other settings than this combination: {format_list(keys, 5)}" if keys else None
 
     @property

@@ -90,7 +90,7 @@ def group_by_family(results: Sequence[Result]) -> Families:
 
     Runs of BERT that did not train BERT-large are left out.
     """
-    timed = [result for result in results if result.full_size and result.minutes is not None and size_of(result)]
+    timed = [result for result in results if result.comparable and result.minutes is not None and size_of(result)]
     return Families(tuple(result for result in timed if can_be_drawn(result.ranking_minutes())))
 
 

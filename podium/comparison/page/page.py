@@ -79,7 +79,7 @@ def comparison_page(comparison: Comparison, costs: Costs | None = None, title: s
         sections.append(Section("Scaling", [scaling_table(scaled, records)]))
     if costs is not None:
         sections.append(Section("Cost", [cost_table(results, costs, records)]))
-    timed = [result for result in results if result.full_size and result.timed]
+    timed = [result for result in results if result.comparable and result.timed]
     if timed:
         sections.append(Section("Where the time goes", [time_table(timed, records)]))
     anomalies: list[Part] = [Points(comparison.notes)] if comparison.notes else []
@@ -122,7 +122,7 @@ def _filters(results: Sequence[Result], benchmark: str | None) -> Filters:
 def _ranked(result: Result) -> tuple[float, str] | None:
     """Return the official score and the sentence that names it; None without one, or if it is not compared."""
     minutes = result.score_minutes_scaled
-    if minutes is None or not result.full_size or result.division == "open":
+    if minutes is None or not result.comparable or result.division == "open":
         return None
     where = f"{result.short_name} ({result.round or OWN_SERIES})"
     return minutes, f"Fastest: {format_minutes(minutes)}, {where}, {result.hardware('accelerators unknown')}."
@@ -155,7 +155,7 @@ def _section_title(benchmark: str) -> str:
 
 def _benchmark_parts(name: str, results: Sequence[Result], families: Families, records: Records) -> list[Part]:
     """Return the charts and facts of a benchmark that has results with a time."""
-    large = [result for result in results if result.full_size]
+    large = [result for result in results if result.comparable]
     charts = [time_chart(families, records), fastest_chart(families, records)]
     if any(rate_of(result) is not None for result in families.results):
         charts += [throughput_chart(families, records), best_rates_chart(families, records)]
@@ -204,8 +204,9 @@ def _best_first(result: Result) -> tuple[str, float, str]:
 
 def _results(results: Sequence[Result], benchmarks: Sequence[str], records: Records) -> list[Part]:
     ordered = sorted(results, key=_best_first)
-    large = [result for result in ordered if result.full_size]
+    large = [result for result in ordered if result.comparable]
     others = [result for result in ordered if not result.full_size]
+    other_targets = [result for result in ordered if result.full_size and not result.comparable]
     parts: list[Part] = []
     if large:
         name = "All results" if len(benchmarks) > 1 else "BERT-large" if benchmarks[0] == BERT else benchmarks[0]
@@ -213,6 +214,9 @@ def _results(results: Sequence[Result], benchmarks: Sequence[str], records: Reco
     if others:
         caption = "These runs did not train BERT-large: they are not compared with the other results or in charts."
         parts.append(results_table("Other sizes of BERT", others, records, caption))
+    if other_targets:
+        caption = "These runs were not trained to MLPerf's target: they are not compared with the other results."
+        parts.append(results_table("Other targets", other_targets, records, caption))
     return parts or [Text(["There are no results."])]
 
 

@@ -220,11 +220,35 @@ def test_prediction_is_compared_with_own_runs_of_the_same_configuration(
         folder = RunFolder(tmp_path / "runs" / "laptop" / "2026-11-24_00-00-00" / f"run_{number}")
         folder.path.mkdir(parents=True)
         write_resolved(ran, folder.config)
-        folder.summary.write_text(json.dumps({"sequences_per_second": rate}), encoding="utf-8")
+        summary = {"sequences_per_second": rate, "reached_target": True}
+        folder.summary.write_text(json.dumps(summary), encoding="utf-8")
     predicted = predict_run(config, None, quiet)
     rate, found = predicted["sequences_per_second"], predicted["own_runs"]
     assert (found["runs"], found["min"], found["max"]) == (2, rate / 100, rate / 50)
     assert found["statement"].startswith("2 runs of this configuration in runs/laptop took")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reached", "mark"),
+    [
+        (["max_samples=320"], True, None),
+        (["evaluation.samples=128"], True, None),
+        ([], False, None),
+        ([], True, RunFolder.mark_profiled),
+        ([], True, RunFolder.mark_resumed),
+    ],
+)
+def test_other_runs_are_not_compared_with_a_prediction(
+    settings: list[str], reached: bool, mark: Any, quiet: Progress, no_data: list[str], tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "runs" / "laptop" / "2026-11-24_00-00-00" / "run_0")
+    folder.path.mkdir(parents=True)
+    write_resolved(load_system("laptop", settings=settings), folder.config)
+    summary = {"sequences_per_second": 50, "reached_target": reached}
+    folder.summary.write_text(json.dumps(summary), encoding="utf-8")
+    if mark is not None:
+        mark(folder)
+    assert predict_run(load_system("laptop"), None, quiet)["own_runs"] is None
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H2000", "NVIDIA A1000", "AMD MI300X"])

@@ -13,6 +13,7 @@ import pytest
 
 from podium.comparison import load
 from podium.comparison.load import DATABASE_NAME, Comparison, RunCache, load_results, read_runs, try_read_log
+from podium.comparison.table import describe_own_results, rows
 from podium.config.load import load_system, write_resolved
 from podium.core import text
 from podium.core.errors import UsageError, WorkError
@@ -230,6 +231,34 @@ def test_own_results_of_an_unknown_system_have_no_size(tmp_path: Path) -> None:
     (folder / "result_0.txt").write_text(log_text().replace('"time_ms": 16', '"time_ms": 18'), encoding="utf-8")
     (one,) = results_in(tmp_path / "results").results
     assert one.accelerators is None and "its configuration is unknown" in one.anomalies[0]
+
+
+@pytest.mark.parametrize("target", ["0.5", "null", "0.72"])
+def test_own_runs_to_another_target_are_marked_and_not_compared(tmp_path: Path, target: str) -> None:
+    """Runs to 0.5 stood beside runs to 0.72 as converged, and were said not to log their samples."""
+    folder = tmp_path / "results" / "laptop" / "bert"
+    folder.mkdir(parents=True)
+    text = log_text(submission_division="open").replace('"time_ms": 16', '"time_ms": 18')
+    text = text.replace('"value": 0.73', '"value": 0.61') if target != "0.72" else text
+    large = ["size=large", "optimizer.algorithm=lamb", "hyperparameters=lamb_448"]
+    configuration = tmp_path / "runs" / "laptop" / "2026-01-01" / "run_0" / "config.yaml"
+    configuration.parent.mkdir(parents=True)
+    settings = [*large, "seed=1000000", f"target_accuracy={target}"]
+    write_resolved(load_system("laptop", settings=settings), configuration)
+    (folder / "result_0.txt").write_text(text, encoding="utf-8")
+    (one,) = results_in(tmp_path / "results").results
+    official = target == "0.72"
+    assert one.full_size and one.comparable == official and not any("how many samples" in a for a in one.anomalies)
+    found = "0.5" if target == "0.5" else "none"
+    marked = f"1 of 1 run(s) were trained to another target accuracy ({found}) than MLPerf's 0.72"
+    assert any(anomaly.startswith(marked) for anomaly in one.anomalies) != official
+    assert rows([one])[0]["other_targets"] == {"0.5": [0.5], "null": [None], "0.72": []}[target]
+    if not official:
+        assert "was not trained to MLPerf's target" in describe_own_results([one])[0]
+    if target == "0.5":  # a log without its folder of runs
+        configuration.unlink()
+        (alone,) = results_in(tmp_path / "results").results
+        assert alone.other_targets == (0.61,)
 
 
 def test_own_results_use_the_configuration_of_their_runs(tmp_path: Path) -> None:

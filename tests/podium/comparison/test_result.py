@@ -7,7 +7,11 @@ import pytest
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
+from podium.comparison.page.families import group_by_family
 from podium.comparison.result import Result
+from podium.comparison.table import scaling_families
+from podium.comparison.versus import compare_accelerators
+from podium.core.errors import UsageError
 from podium.mllog.benchmarks import find_benchmark
 from tests.podium.comparison.conftest import make_result, make_run
 
@@ -138,3 +142,12 @@ def test_utilization_only_where_the_model_is_known() -> None:
     assert of_benchmark("llama31_405b", [1e6]).utilization is not None
     assert of_benchmark("llama31_405b", [1e6], division="open").utilization is None
     assert of_benchmark("flux1", [1e3]).utilization is None, "no FLOPs are published"
+
+
+def test_runs_to_another_target_have_no_score() -> None:
+    result = make_result(other_targets=(0.5,), round=None)
+    assert result.score_minutes is None and result.score_minutes_scaled is None and result.minutes is not None
+    others = [make_result(accelerators=16, other_targets=(0.5,), round=None), make_result(round=None)]
+    assert scaling_families([result, *others]) == [] and not group_by_family([result]).results
+    with pytest.raises(UsageError, match="no result with a time has this accelerator"):
+        compare_accelerators("A100", "H100", [result])

@@ -223,7 +223,7 @@ def test_unknown_values_are_null() -> None:
     (row,) = rows([make_result(runs, nodes=None, accelerators=None, accelerator=None, kind=None, division=None)])
     known = {key: value for key, value in row.items() if value is not None}
     assert row["runs_seconds"] == [None] and row["runs_converged"] == [False]
-    lists = {key for key in row if key.startswith("runs_")} | {"anomalies", "cosmetic_anomalies"}
+    lists = {key for key in row if key.startswith("runs_")} | {"anomalies", "cosmetic_anomalies", "other_targets"}
     assert set(known) <= {"benchmark", "round", "submitter", "system", "source", "full_size"} | lists
 
 
