@@ -10,7 +10,7 @@ import typer
 from podium.cli import names
 from podium.cli.framework import CommandGroup
 from podium.cli.options import AsJson, System, print_output
-from podium.core.console import Console, errors, print_json, print_message, progress_bar, waiting
+from podium.core.console import Console, errors, print_json, print_message, print_note, progress_bar, waiting
 
 if TYPE_CHECKING:
     from podium.core.finding import Finding
@@ -54,11 +54,14 @@ def describe(
         fill_description,
         nodes_of_runs,
         require_complete,
+        require_description_or_no_file,
         stated,
         system_json,
     )
 
     config = load_system(system)
+    if out is not None:
+        require_description_or_no_file(out)
     with waiting("Detecting this machine's hardware and software"):
         device, fault = attempt(call_entry_point, config.implementation, "describe", [])
         detected = detect(device)
@@ -85,6 +88,7 @@ def describe(
     if out is not None:
         require_complete(shown_path(system_path(system)), description)
         write_atomically(out, system_json(description))
+        print_note(f"the description is in {out}")
     if strict and differing_fields(fields):
         raise typer.Exit(1)
 

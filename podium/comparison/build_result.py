@@ -65,7 +65,7 @@ def find_other_targets(
             target = settings.get("target_accuracy", TARGET_ACCURACY)
             target = None if target is None else as_number(target)
         elif run.succeeded and run.evaluations and run.passing is None:
-            target = max(one.accuracy for one in run.evaluations)
+            target = run.evaluations[-1].accuracy
         else:
             continue
         if target != TARGET_ACCURACY:

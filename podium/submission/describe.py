@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from podium.config.schema import MAY_BE_EMPTY, Description, RunConfig, is_stated
 from podium.core.errors import PodiumError, UsageError
+from podium.core.json_files import read_json
 from podium.doctor.accelerators import query_nvidia_smi
 from podium.doctor.devices import MEMORY, memory_bytes
 from podium.planning.accelerators import find_accelerator
@@ -166,6 +167,20 @@ def system_json(description: Mapping[str, str]) -> str:
 def stated(config: RunConfig) -> dict[str, str]:
     """Return the description in the system file, by MLPerf's names and in MLPerf's order."""
     return config.description.model_dump(by_alias=True)
+
+
+def require_description_or_no_file(path: Path) -> None:
+    """Raise UsageError if the file exists and is no system description, so that no other file is overwritten."""
+    if not path.is_file():  # writing to what is neither a file nor new reports the error
+        return
+    found = None
+    with suppress(ValueError):
+        found = read_json(path)
+    if not (isinstance(found, dict) and "system_name" in found):
+        raise UsageError(
+            f"--out {path}: exists and is not a system description (a JSON object with system_name); remove it, or give "
+            "another path"
+        )
 
 
 def require_complete(path: str, description: Mapping[str, str]) -> None:
