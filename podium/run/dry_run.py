@@ -30,11 +30,15 @@ INDENT = " \\\n    "
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """A command: its argv, the variables that it gets besides inherited ones, and the folder that it runs in."""
+    """A command: its argv, the variables that it gets besides inherited ones, and the folder that it runs in.
+
+    `needs` is a folder that must exist before, which `podium run` makes.
+    """
 
     argv: Sequence[str]
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    needs: Path | None = None
 
     @property
     def line(self) -> str:
@@ -48,6 +52,8 @@ class ShellCommand:
 
     def _parts(self) -> Iterator[str]:
         start = f"cd {shlex.quote(str(self.folder))} &&"
+        if self.needs is not None:
+            start += f" mkdir -p {shlex.quote(str(self.needs))} &&"
         if self.environment:
             yield f"{start} env"
             yield from (shlex.quote(f"{name}={value}") for name, value in self.environment.items())
@@ -111,13 +117,14 @@ def dry_run(request: RunRequest) -> DryRun:
         config_inside = request.config_inside
         warnings = [f"`podium run` would fail: {fault}" for fault in container_errors(config_inside)]
         warnings += filter(None, [unmounted_paths_warning(config_inside, system_path(request.system))])
-        launched = ShellCommand(request.launcher_command(), WORKING_FOLDER)
+        slurm = config.launch.launcher == "slurm"
+        # Without the folder of its output a job fails without a message.
+        launched = ShellCommand(request.launcher_command(), WORKING_FOLDER, needs=new.parent if slurm else None)
         warnings += _failures_here(
             attempt(require_launcher, config, launched.argv)[1], attempt(require_gpus, config)[1]
         )
         if config.launch.container is None:  # else the mounts are checked, and paths are those in the container
             warnings += missing_paths(config)
-        slurm = config.launch.launcher == "slurm"
         files = [request.resumed.path if request.resumed else new.parent, results_folder(config.system)]
         return DryRun(config, comments, warnings, [launched], JOB_SCRIPT if slurm else None, files)
     node = SINGLE_NODE
