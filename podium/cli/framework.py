@@ -14,6 +14,7 @@ from typer.models import ParameterInfo
 
 from podium.core.console import verbosity
 from podium.core.errors import UsageError
+from podium.core.text import short_repr
 
 HELP_OPTIONS = MappingProxyType({"help_option_names": ["--help", "-h"]})
 # Names of values in help and usage, by type, where an option or argument does not name one.
@@ -45,13 +46,32 @@ class PodiumCommand(TyperCommand):
         return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. The error for one that is missing ends in the example of the command's help."""
+        """Parse the arguments. The error for one that is missing ends in the example of the command's help.
+
+        That for a wrong value names the value and what is allowed.
+        """
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             if type(error).__name__ == "MissingParameter" and self.epilog:
                 error.message = Text.from_markup(self.epilog).plain
+            details = getattr(error.__cause__, "errors", None)  # pydantic's, by which typer converts values
+            if details is not None:
+                error.message = _value_message(details()[0])
             raise
+
+
+def _value_message(detail: Mapping[str, Any]) -> str:
+    """Message for a value that pydantic refuses; its own does not name the value."""
+    limits = detail.get("ctx", {})
+    allowed = {
+        "greater_than_equal": f"{limits.get('ge')} or more",
+        "less_than_equal": f"{limits.get('le')} or less",
+        "int_parsing": "a whole number",
+        "int_from_float": "a whole number",
+        "float_parsing": "a number",
+    }.get(detail["type"], detail["msg"].removeprefix("Input should be "))
+    return f"found {short_repr(detail['input'])}, allowed is {allowed}"
 
 
 class PodiumGroup(TyperGroup):

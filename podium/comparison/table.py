@@ -495,7 +495,7 @@ def filter_results(
             raise UsageError(f"--benchmark {short_repr(name)}: no result is of this benchmark; there are {available}")
     for division in divisions:
         if division not in ("closed", "open"):
-            raise UsageError(f"--division {division}: allowed is closed or open")
+            raise UsageError(f"--division: found {division!r}, allowed is closed or open")
     selected, others = list[Result](), list(comparison.others)
     for one in results:
         of_round = not wanted or (one.round or OWN) in wanted

@@ -118,7 +118,9 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
         case "missing":
             return f"{place}: is missing; add it" + (f" (allowed: {allowed})" if allowed else "")
         case "model_type" | "model_attributes_type":
-            return f"{place}: {found}; a mapping of keys to values is expected"
+            found = "found null" if detail["input"] is None else found
+            keys = _sibling_keys((*location, ""), model)
+            return f"{place}: {found}; allowed is a mapping of keys to values, with the keys {', '.join(keys)}"
         case "literal_error":
             return f"{place}: {found}; allowed is {allowed or limits['expected']}"
         case "truth_value":

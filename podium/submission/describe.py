@@ -178,8 +178,8 @@ def require_description_or_no_file(path: Path) -> None:
         found = read_json(path)
     if not (isinstance(found, dict) and "system_name" in found):
         raise UsageError(
-            f"--out {path}: exists and is not a system description (a JSON object with system_name); remove it, or give "
-            "another path"
+            f"--out {path}: exists and is not a system description (a JSON object with system_name); remove it, or "
+            "give another path"
         )
 
 

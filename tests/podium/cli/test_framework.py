@@ -225,3 +225,11 @@ def test_former_option_names_still_work(monkeypatch: pytest.MonkeyPatch) -> None
     program = [sys.executable, "-m", "benchmarks.bert.bench"]
     help_text = subprocess.run([*program, "read", "--help"], capture_output=True, text=True, check=True).stdout
     assert "--samples-per-shard" in help_text and "--samples-a-shard" not in help_text
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"), [("0", "1 or more"), ("x", "a whole number"), ("1.5", "a whole number"), ("-2", "1 or more")]
+)
+def test_a_wrong_number_is_named_with_what_is_allowed(value: str, allowed: str) -> None:
+    done = CliRunner().invoke(app, ["run", "laptop", "--dry-run", "--runs", value])
+    assert done.exit_code == 2 and f"found '{value}', allowed is {allowed}" in " ".join(done.output.split())

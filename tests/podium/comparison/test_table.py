@@ -66,7 +66,7 @@ def test_filters_that_match_no_result_are_errors() -> None:
         UsageError, match="--accelerator H100: no result has this accelerator; there are Habana Gaudi2, NVIDIA A"
     ):
         filter_results(COMPARISON, [], ["H100"], [])
-    with pytest.raises(UsageError, match="--division Closed: allowed is closed or open"):
+    with pytest.raises(UsageError, match=r"--division: found .Closed., allowed is closed or open"):
         filter_results(COMPARISON, [], [], ["Closed"])
 
 

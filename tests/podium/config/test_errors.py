@@ -54,7 +54,7 @@ ALLOWED_SEED = "whole number ≥ 0, ≤ 2,147,483,647 or null"
         ("launch.container={runtime: docker}", "is missing; add it (allowed: text)"),
         ("launch.container={runtime: docker, image: ''}", "found ''; allowed: text that is not empty"),
         ("description.cooling=[1]", "found ['1']; allowed: text"),
-        ("clipping=3", "found 3; a mapping of keys to values is expected"),
+        ("clipping=3", "found 3; allowed is a mapping of keys to values, with the keys max_norm, when"),
         ("optimizer.beta1=1", "found 1; allowed: less than 1"),
     ],
 )

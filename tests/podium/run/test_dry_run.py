@@ -29,7 +29,8 @@ LAUNCHERS = {
 DATA_KEYS = ("store", "evaluation_store", "vocabulary")
 ONLY_SLURM = ("launch.slurm_options=[]", "launch.requeue=null")
 # Prints what it was called with, one argument after the other: in place of the programs of a command.
-PRINT = 'show() { printf "%s\\0" "$@"; }; cd() { :; }; mkdir() { :; }; env() { show "$@"; }; docker() { show docker "$@"; }; '
+PRINT = 'show() { printf "%s\\0" "$@"; }; cd() { :; }; mkdir() { :; }; '
+PRINT += 'env() { show "$@"; }; docker() { show docker "$@"; }; '
 PRINT += 'sbatch() { show sbatch "$@"; }; '
 
 
