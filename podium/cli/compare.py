@@ -29,7 +29,7 @@ def compare(
         typer.Argument(
             metavar="PATH",
             help="Clones of MLPerf's results repositories, parts of them (a submitter, a system, a log), archives of "
-            "these, or your own results/. Optional with --ab.",
+            "these, or your own results/. Optional with --ab and --published.",
             show_default=False,
         ),
     ] = None,

@@ -3,10 +3,8 @@
 Runs in this process for any number of ranks, without torch and without a GPU.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,12 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from podium.comparison.cost import Prices, billed_seconds, format_money, hourly_price, read_prices
-from podium.config.load import write_resolved
-from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.console import waiting
 from podium.core.errors import UsageError, attempt
-from podium.core.files import make_folder, write_atomically
 from podium.planning.accelerators import find_accelerator
 from podium.planning.costs import costs_path, load_costs
 from podium.planning.hardware import require_hardware
@@ -47,7 +42,7 @@ def predict_run(
     prices: Path | None = None,
     locate: Callable[[tuple[str, ...]], str] | None = None,
 ) -> dict[str, Any]:
-    """Return the prediction as the JSON object of `podium predict --json`, and write it to a new folder under runs/.
+    """Return the prediction as the JSON object of `podium predict --json`.
 
     `scale` is a comma-separated list of GPU counts, `prices` a file as for `podium compare --cost`. `locate`
     returns where a key is set, for messages. Prepares the embedded text if necessary, since its sample lengths are
@@ -67,9 +62,6 @@ def predict_run(
         predicted = _predict(config, gpus, locate)
     if tariff is not None:
         predicted["cost"] = predicted_cost(tariff, predicted)
-    folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
-    write_resolved(config, folder.config)
-    write_atomically(folder.summary, json.dumps(predicted, indent=2) + "\n")
     return predicted
 
 
@@ -254,7 +246,10 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     table.add_row("sequences/s", f"{predicted['sequences_per_second']:,.1f}")
     table.add_row("a step", f"{predicted['step_milliseconds']:,.1f} ms")
     table.add_row("global batch", ranks, end_section=True)
-    for part, seconds in predicted["split"].items():
+    split = dict(predicted["split"])
+    if predicted["code"] == "measured":  # the optimizer's time is only estimated; a measured step includes it
+        split = {"compute and optimizer": split.pop("compute") + split.pop("optimizer"), **split}
+    for part, seconds in split.items():
         table.add_row(part, f"{format_duration(seconds)}, {seconds / predicted['seconds']:5.1%}")
     console.print(table)
     for key in ("step_costs", "calibration", "own_runs"):

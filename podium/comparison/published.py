@@ -147,7 +147,7 @@ def _other_task(settings: Mapping[str, Any], wanted: Reproduces) -> list[str]:
     found = []
     if settings.get("size", wanted.size) != wanted.size:
         found.append(f"size {settings['size']} against {wanted.size}")
-    if wanted.size == "large" and own != target:
+    if own != target:
         found.append(f"target accuracy {'none' if own is None else own} against {target:g}")
     return found
 
@@ -168,7 +168,7 @@ def _other_hardware(settings: Mapping[str, Any], wanted: Reproduces, result: Res
     if "processes_per_node" in launch and accelerators is not None:
         own = launch["nodes"] * launch["processes_per_node"] if launch["device"] == "cuda" else 0
         if own != accelerators:
-            found.append(f"{own:,} accelerators against {accelerators:,}")
+            found.append(f"{f'{own:,}' if own else 'no'} accelerator{'s' * (own != 1)} against {accelerators:,}")
     own_model = str(description.get("accelerator_model_name", ""))
     if model and is_stated(own_model) and not same_accelerator(own_model, model):
         found.append(f"accelerator {own_model} against {model}")

@@ -272,7 +272,7 @@ def run_sweep(sweep: Sweep, progress: Progress) -> Iterator[tuple[SweepSet, int,
             progress.note(f"{title}: {len(missing)} of {len(one.seeds)} runs are to be made")
             try:
                 nodes = stack.enter_context(node_group(one.config, run_set.RUNS, progress.note))
-                prepared.append(_prepare(one, missing, progress, nodes))
+                prepared.append(_prepare(one, f"Set {place} of {len(sweep.sets)}", missing, progress, nodes))
             except PodiumError as error:
                 left -= len(missing)
                 yield one, missing[0], error
@@ -288,13 +288,16 @@ class _PreparedSet:
     """A set of a sweep whose data is prepared, and the seeds of its missing runs."""
 
     set: SweepSet
+    number: str  # such as `Set 2 of 4`: names of sets may only differ where a narrow terminal cuts them
     missing: tuple[int, ...]
     config: RunConfig
     nodes: NodeGroup  # of one node, with the data that was verified for the set
     data: RunData | None  # what the set's runs train on, as soon as one has begun
 
 
-def _prepare(one: SweepSet, missing: tuple[int, ...], progress: Progress, nodes: NodeGroup) -> _PreparedSet:
+def _prepare(
+    one: SweepSet, number: str, missing: tuple[int, ...], progress: Progress, nodes: NodeGroup
+) -> _PreparedSet:
     """Prepare a set's data and write its record. Raises PodiumError."""
     progress.note(describe_hyperparameters(one.config))
     config = prepare_set(one.config, progress.note, nodes)
@@ -303,14 +306,14 @@ def _prepare(one: SweepSet, missing: tuple[int, ...], progress: Progress, nodes:
     write_set(one.folder, SetRecord(config.system, max(len(one.seeds), record.runs if record else 0), ended))
     _note_other_code(one, progress)
     data = next((found for seed in one.finished if (found := read_run_data(one.run(seed).data))), None)
-    return _PreparedSet(one, missing, config, nodes, data)
+    return _PreparedSet(one, number, missing, config, nodes, data)
 
 
 def _run(each: _PreparedSet, seed: int, progress: Progress, more: bool) -> FinishedRun | PodiumError:
     """Make a set's run of a seed; return the error if it fails. Raises Interrupted."""
     try:
         _set_aside(each.set.run(seed))
-        title = f"{truncate(each.set.name, MAX_NAME)}, seed {seed}"
+        title = f"{each.number}, seed {seed}, {truncate(each.set.name, MAX_NAME)}"
         seeded = each.config.model_copy(update={"seed": seed})
         run = prepare_recorded(seeded, each.set.run(seed).path, each.nodes, each.data)
         each.data = run.data

@@ -335,10 +335,10 @@ def _describe_rcp_test(ab: ABComparison) -> str:
         return f"MLPerf's test of the samples (olympic, pooled, one-sided): none, since {reason}."
     name, test = next(iter(found.items()))
     other = "B" if name == "A" else "A"
-    amount = "significantly fewer" if test.significant else "not significantly fewer"
+    needs = "needs significantly fewer" if test.significant else "does not need significantly fewer"
     p = format_p_value(test.p)
     return (
-        f"MLPerf's test of the samples (olympic, pooled, one-sided): {name} needs {amount} than {other}, "
+        f"MLPerf's test of the samples (olympic, pooled, one-sided): {name} {needs} than {other}, "
         f"{test.mean:,.0f} against {test.reference:,.0f} ({p}; significant below {test.least:,.0f})."
     )
 

@@ -332,8 +332,8 @@ def _side_from_path(operand: str, readers: Readers) -> Side | None:
     if sets:
         latest = [str(folder) for folder in reversed(sets)]
         raise UsageError(
-            f"--ab {operand!r}: holds {len(sets):,} sets of runs; name one, or several with commas between them or "
-            f"by a pattern: {format_list(latest)}"
+            f"--ab {operand!r}: is a folder of sets of runs ({len(sets):,}); name one, or several with commas between "
+            f"them or by a pattern: {format_list(latest)}"
         )
     return _side_from_results(operand, readers.results(path), readers)
 

@@ -130,7 +130,8 @@ def plan_from_config(
         unsure += memory_warnings(plan, config.system, accelerator)
     unsure += optimizer_warnings(config, samples)
     if costs_file is not None:  # measured steps include the optimizer and clipping, which the plan adds separately
-        without_optimizer = max(0.0, costs.step - optimizer_seconds(plan, constants))
+        plan = replace(plan, longest_optimizer=costs.step)
+        without_optimizer = costs.step - optimizer_seconds(plan, constants)
         plan = replace(plan, costs=replace(costs, step=without_optimizer), clipping=None)
     elif half:
         counted = counted_costs(machine.processor, constants, wikipedia_lengths(), config.model_size, config.last_layer)

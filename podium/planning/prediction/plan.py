@@ -1,5 +1,6 @@
 """Input of the predictor: a run and its machine as plain values, without configuration files, data or torch."""
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -188,6 +189,7 @@ class Plan:
     start_seconds: float | None = None  # None: interpolated from published systems
     unsure: tuple[str, ...] = ()
     costs_origin: CostsOrigin | None = None  # of measured costs
+    longest_optimizer: float = math.inf  # seconds; of measured costs those of their step, which includes it
 
     @cached_property
     def parameters(self) -> int:
@@ -227,7 +229,7 @@ def optimizer_seconds(plan: Plan, constants: Constants) -> float:
         owned = np.bincount(owners(sizes, plan.machine.ranks), weights=sizes)
         updated = float(owned.max()) + plan.parameters - sum(sizes)
     size = OPTIMIZER_BYTES[plan.optimizer] * updated
-    return size / (processor.memory_bytes_per_second * constants.memory_efficiency)
+    return min(size / (processor.memory_bytes_per_second * constants.memory_efficiency), plan.longest_optimizer)
 
 
 def published_costs(

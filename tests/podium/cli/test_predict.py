@@ -126,10 +126,9 @@ def test_prediction_for_a_laptop(quiet: Progress, no_data: list[str], tmp_path: 
     assert no_data == ["laptop"]
     assert predicted["step_costs"]["relation"] == "unknown machine"
     assert "systems/costs/laptop.json" in predicted["step_costs"]["path"]
-    (folder,) = (tmp_path / "runs" / "laptop").iterdir()
-    assert folder.name.startswith("predict_")
-    assert json.loads((folder / "summary.json").read_text(encoding="utf-8")) == predicted
-    assert "time-to-train" in shown(predicted)
+    assert not (tmp_path / "runs" / "laptop").exists()
+    text = shown(predicted)
+    assert "time-to-train" in text and "compute and optimizer" in text and text.count("optimizer") == 1
 
 
 def test_gpu_system_needs_neither_data_nor_costs(quiet: Progress, no_data: list[str]) -> None:
@@ -301,7 +300,7 @@ def test_table_has_the_time_its_parts_and_the_uncertainties() -> None:
         "35.5 ms",
         "3,072 on 64 ranks",
         "30 s, 30.0%",
-        "60 s, 60.0%",
+        "61 s, 61.0%",
         "unsure: all of it",
         "time-to-train",
         "the interval is made to cover 90% of scores",

@@ -235,7 +235,7 @@ def test_own_results_of_an_unknown_system_have_no_size(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["0.5", "null", "0.72"])
 def test_own_runs_to_another_target_are_marked_and_not_compared(tmp_path: Path, target: str) -> None:
-    """Runs to 0.5 stood beside runs to 0.72 as converged, and were said not to log their samples."""
+    """Runs to 0.5 stood beside runs to 0.72 as converged, with a wrong reason for missing samples."""
     folder = tmp_path / "results" / "laptop" / "bert"
     folder.mkdir(parents=True)
     text = log_text(submission_division="open").replace('"time_ms": 16', '"time_ms": 18')

@@ -141,7 +141,9 @@ def test_a_configuration_beside_logs_is_not_a_run(run_factory: RunFactory) -> No
 def test_a_folder_of_several_sets_is_an_error(run_factory: RunFactory) -> None:
     sets = [run_factory.make([100.0 + n]) for n in range(2)]
     message = refusal(run_factory, sets[0].parent)
-    assert "holds 2 sets of runs; name one, or several" in message and all(str(one) in message for one in sets)
+    assert "is a folder of sets of runs (2); name one, or several" in message and all(
+        str(one) in message for one in sets
+    )
 
 
 def test_a_path_takes_precedence_over_parts_of_names(run_factory: RunFactory, monkeypatch: pytest.MonkeyPatch) -> None:
