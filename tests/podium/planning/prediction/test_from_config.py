@@ -302,6 +302,7 @@ def test_phase_of_shorter_sequences_has_cut_lengths() -> None:
 
 def test_the_optimizer_takes_no_longer_than_the_measured_step(tmp_path: Path) -> None:
     """On hardware whose memory bandwidth is not known it would be estimated by another's."""
-    save_costs(replace(COSTS, step=1e-6), tmp_path / "h200_1x.json", MEASURED | {"device": "NVIDIA H200", "global_batch_size": 56})
+    measured = MEASURED | {"device": "NVIDIA H200", "global_batch_size": 56}
+    save_costs(replace(COSTS, step=1e-6), tmp_path / "h200_1x.json", measured)
     plan = plan_from_config(gpu(), tmp_path / "h200_1x.json", CONSTANTS)
     assert optimizer_seconds(plan, CONSTANTS) == 1e-6 and plan.costs.step == 0
