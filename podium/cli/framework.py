@@ -14,11 +14,13 @@ from typer.models import ParameterInfo
 
 from podium.core.console import verbosity
 from podium.core.errors import UsageError
-from podium.core.text import short_repr
+from podium.core.text import printable, truncate
 
 HELP_OPTIONS = MappingProxyType({"help_option_names": ["--help", "-h"]})
 # Names of values in help and usage, by type, where an option or argument does not name one.
 METAVARS: Mapping[Any, str] = MappingProxyType({bool: "", int: "N", float: "X", str: "NAME", Path: "PATH"})
+NUMBERS = MappingProxyType({METAVARS[int]: "whole numbers", METAVARS[float]: "numbers"})  # by the metavar of their type
+MAX_FOUND = 60  # characters of a value in an error
 
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also print the commands that are run, and where the time goes.")
@@ -48,30 +50,15 @@ class PodiumCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments. The error for one that is missing ends in the example of the command's help.
 
-        That for a wrong value names the value and what is allowed.
+        That for a number states what was found and which numbers are allowed.
         """
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             if type(error).__name__ == "MissingParameter" and self.epilog:
                 error.message = Text.from_markup(self.epilog).plain
-            details = getattr(error.__cause__, "errors", None)  # pydantic's, by which typer converts values
-            if details is not None:
-                error.message = _value_message(details()[0])
+            error.message = _number_error(error) or error.message
             raise
-
-
-def _value_message(detail: Mapping[str, Any]) -> str:
-    """Message for a value that pydantic refuses; its own does not name the value."""
-    limits = detail.get("ctx", {})
-    allowed = {
-        "greater_than_equal": f"{limits.get('ge')} or more",
-        "less_than_equal": f"{limits.get('le')} or less",
-        "int_parsing": "a whole number",
-        "int_from_float": "a whole number",
-        "float_parsing": "a number",
-    }.get(detail["type"], detail["msg"].removeprefix("Input should be "))
-    return f"found {short_repr(detail['input'])}, allowed is {allowed}"
 
 
 class PodiumGroup(TyperGroup):
@@ -162,6 +149,22 @@ def _metavar(hint: Any) -> str:
     if get_origin(hint) in (list, Union, UnionType):
         return _metavar(inner[0])
     return " ".join(map(_metavar, inner))
+
+
+def _number_error(error: typer.BadParameter) -> str:
+    """What was found in place of a number, and the numbers that are allowed; "" for an error of another kind."""
+    cause, descriptor = error.__cause__, getattr(error.param, "type_descriptor", None)
+    if descriptor is None or not isinstance(cause, ValueError) or not hasattr(cause, "errors"):
+        return ""  # from before typer checked numbers by pydantic, its messages have both
+    detail, info = cause.errors()[0], descriptor.parameter_info
+    kind = NUMBERS.get(_metavar(descriptor.annotation))
+    if kind is None:
+        return ""
+    low, high = info.min, info.max
+    above, below = ("" if limit is None else f"{limit:,}" for limit in (low, high))
+    limits = f" from {above}" if above else ""
+    limits += f" {'to' if above else 'up to'} {below}" if below else " on" if above else ""
+    return f"found {truncate(printable(str(detail['input'])), MAX_FOUND)}, allowed are {kind}{limits}"
 
 
 def _usage(argument: TyperArgument) -> str:

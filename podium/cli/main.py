@@ -48,6 +48,7 @@ from podium.core.errors import (
     raise_interrupted,
     record_stop_signal,
 )
+from podium.core.finding import has_errors
 from podium.core.paths import require_podium_packages
 from podium.core.processes import discard_closed_terminal_output, stop_signals
 from podium.core.text import truncate
@@ -254,19 +255,19 @@ def doctor(
     """Check before a run whether it would fail: versions, GPUs, network, disks, data, description, rules.
 
     Runs a training step of a one-layer model, and a rendezvous and collectives with all ranks of the system, in the
-    container or the Slurm job that `podium run` would start. Exit code 1 if there is an error, 2 if the configuration
-    is not valid.
+    container or the Slurm job that `podium run` would start. Exit code 1 if there is an error, 2 if the file or an
+    option is not valid.
     """
     from podium.doctor.diagnose import as_json as findings_json
-    from podium.doctor.diagnose import diagnose, exit_code, summary
+    from podium.doctor.diagnose import diagnose, is_invalid, summary
     from podium.run.progress import Progress
 
     findings = diagnose(system, recipe, settings or [], Progress(errors).note, as_json, node_rank)
     if findings is None:
         return
     print_output(as_json, findings_json(system, findings), lambda to: print_findings(to, findings, summary(findings)))
-    if code := exit_code(findings):
-        raise typer.Exit(code)
+    if has_errors(findings):
+        raise typer.Exit(UsageError.exit_code if is_invalid(findings) else 1)
 
 
 @app.command(

@@ -88,7 +88,7 @@ def describe(
     if out is not None:
         require_complete(shown_path(system_path(system)), description)
         write_atomically(out, system_json(description))
-        print_note(f"the description is in {out}")
+        print_note(f"MLPerf's description of {config.system} is in {out}")
     if strict and differing_fields(fields):
         raise typer.Exit(1)
 

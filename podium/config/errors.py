@@ -1,5 +1,6 @@
 """Messages for configuration errors: file and key, what was found, what is allowed."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
         place = blame(location, detail["type"]) or origins.locate_in_file(location)
     limits = detail.get("ctx", {})
     allowed = allowed_values(location, model)
-    found = f"found {short_repr(detail['input'])}"
+    found = f"found {_as_written(detail['input'])}"
     match detail["type"]:
         case "extra_forbidden":
             keys = _sibling_keys(location, model)
@@ -114,19 +115,23 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
                 keys = [key for key in keys if len(location) > 1 or origins.holds(key)]
             elsewhere = _keys_of_sections(location[-1], model) if len(location) == 1 else []
             hint = f" (did you mean {' or '.join(elsewhere)}?)" if elsewhere else did_you_mean(location[-1], keys)
-            return f"{place}: there is no such key{hint}; allowed are {', '.join(keys)}"
+            given = _given_keys(place, detail["input"])
+            missing = f"no key {location[-1]}" if given != place else "no such key"
+            return f"{given}: there is {missing}{hint}; allowed are {', '.join(keys)}"
         case "missing":
             return f"{place}: is missing; add it" + (f" (allowed: {allowed})" if allowed else "")
         case "model_type" | "model_attributes_type":
-            found = "found null" if detail["input"] is None else found
-            keys = _sibling_keys((*location, ""), model)
-            return f"{place}: {found}; allowed is a mapping of keys to values, with the keys {', '.join(keys)}"
+            keys, or_null = (
+                _sibling_keys((*location, ""), model),
+                " or null" if (allowed or "").endswith("null") else "",
+            )
+            return f"{place}: {found}; allowed is a mapping with the keys {', '.join(keys)}{or_null}"
         case "literal_error":
-            return f"{place}: {found}; allowed is {allowed or limits['expected']}"
+            return f"{place}: {found}; {_allowed(allowed or str(limits['expected']))}"
         case "truth_value":
             text = str(detail["input"]).lower()
             return f"{place}: found {text}; a truth value is not allowed here" + (
-                f"; allowed is {allowed}" if allowed else ""
+                f"; {_allowed(allowed)}" if allowed else ""
             )
         case "value_error":
             return f"{place}: {limits['error']}"
@@ -152,6 +157,24 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
         case _:
             expectation = detail["msg"].removeprefix("Input should ").removeprefix("be ")
             return f"{place}: {found}; allowed: {expectation}"
+
+
+def _allowed(values: str) -> str:
+    """`allowed is` before one value or one kind of values, `allowed are` before names, such as 'auto', 'fp32'."""
+    several = re.match(r"'[^']*', ", values)
+    return f"allowed {'are' if several else 'is'} {values}"
+
+
+def _as_written(value: Any) -> str:
+    """A value for an error message; null as in YAML."""
+    return "null" if value is None else short_repr(value)
+
+
+def _given_keys(place: str, value: Any) -> str:
+    """The options that gave the keys below one that does not exist, such as `--set optimzer.learning_rate`."""
+    if not place.startswith("--") or not isinstance(value, Mapping) or not value:
+        return place
+    return ", ".join(_given_keys(f"{place}.{key}", below) for key, below in value.items())
 
 
 TYPE_NAMES = {

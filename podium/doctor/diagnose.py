@@ -227,19 +227,19 @@ def _folder(runs: Path) -> Iterator[Path]:
         yield path
 
 
-CONFIGURATION_RULES = ("configuration", "closed division")
+# Rules of errors that end the diagnosis before it begins, since there is no configuration to examine.
+CLOSED_DIVISION, CONFIGURATION = "closed division", "configuration"
+
+
+def is_invalid(findings: Sequence[Finding]) -> bool:
+    """Whether the system's file, a setting or the recipe is not valid, with which every command exits with code 2."""
+    return any(one.severity == "error" and one.rule in (CLOSED_DIVISION, CONFIGURATION) for one in findings)
 
 
 def _configuration_finding(message: str) -> Finding:
     if re.search(r"\bclosed division, ", message):
-        return Finding(CONFIGURATION_RULES[1], "error", message, "no rule broken", "keep the rule, or run as open")
-    return Finding(CONFIGURATION_RULES[0], "error", message, "a valid configuration", "fix the file or the setting")
-
-
-def exit_code(findings: Sequence[Finding]) -> int:
-    """Return 0 without errors, 2 if the configuration was not valid and nothing else was checked, else 1."""
-    refused = all(finding.rule in CONFIGURATION_RULES for finding in findings)
-    return 0 if not has_errors(findings) else 2 if refused else 1
+        return Finding(CLOSED_DIVISION, "error", message, "no rule broken", "keep the rule, or run as open")
+    return Finding(CONFIGURATION, "error", message, "a valid configuration", "fix the file or the setting")
 
 
 JSON_FIELDS = {"check": "rule", "verdict": "severity", "found": "message", "wanted": "expected", "advice": "advice"}

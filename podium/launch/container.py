@@ -203,14 +203,22 @@ def require_launcher(config: RunConfig, argv: Sequence[str]) -> None:
         )
 
 
+def launcher_folders(config: RunConfig) -> tuple[str, ...]:
+    """Folders in the working folder that must exist before the launcher's command.
+
+    Docker would create a missing source folder of a mount as root, and Slurm ends a job without a message where the
+    folder of its output is missing.
+    """
+    return (*SHARED, f"runs/{config.system}")
+
+
 def exec_launcher(config: RunConfig, argv: Sequence[str]) -> NoReturn:
     """Replace this process by Docker's, or submit the Slurm job and exit with its code.
 
     Raises UsageError if the launcher's program is not installed.
     """
     require_launcher(config, argv)
-    # Docker would create a missing source folder of a mount as root.
-    for name in (*SHARED, f"runs/{config.system}"):
+    for name in launcher_folders(config):
         make_folder(WORKING_FOLDER / name)
     os.chdir(WORKING_FOLDER)
     print_command(argv)

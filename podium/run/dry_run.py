@@ -14,7 +14,7 @@ from podium.core.errors import PodiumError, attempt
 from podium.core.paths import WORKING_FOLDER
 from podium.core.text import printable
 from podium.launch.addresses import address_towards
-from podium.launch.container import JOB_SCRIPT, require_launcher
+from podium.launch.container import JOB_SCRIPT, launcher_folders, require_launcher
 from podium.launch.gpus import require_gpus
 from podium.launch.launch import SINGLE_NODE, Node, command, environment, require_torch
 from podium.launch.mounts import container_errors, unmounted_paths_warning
@@ -32,13 +32,13 @@ INDENT = " \\\n    "
 class ShellCommand:
     """A command: its argv, the variables that it gets besides inherited ones, and the folder that it runs in.
 
-    `needs` is a folder that must exist before, which `podium run` makes.
+    `new_folders` are those in it that are made before, where they are missing.
     """
 
     argv: Sequence[str]
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    needs: Path | None = None
+    new_folders: Sequence[str] = ()
 
     @property
     def line(self) -> str:
@@ -52,8 +52,9 @@ class ShellCommand:
 
     def _parts(self) -> Iterator[str]:
         start = f"cd {shlex.quote(str(self.folder))} &&"
-        if self.needs is not None:
-            start += f" mkdir -p {shlex.quote(str(self.needs))} &&"
+        if self.new_folders:
+            yield f"{start} {shlex.join(['mkdir', '-p', *self.new_folders])} &&"
+            start = ""
         if self.environment:
             yield f"{start} env"
             yield from (shlex.quote(f"{name}={value}") for name, value in self.environment.items())
@@ -117,14 +118,13 @@ def dry_run(request: RunRequest) -> DryRun:
         config_inside = request.config_inside
         warnings = [f"`podium run` would fail: {fault}" for fault in container_errors(config_inside)]
         warnings += filter(None, [unmounted_paths_warning(config_inside, system_path(request.system))])
-        slurm = config.launch.launcher == "slurm"
-        # Without the folder of its output a job fails without a message.
-        launched = ShellCommand(request.launcher_command(), WORKING_FOLDER, needs=new.parent if slurm else None)
+        launched = ShellCommand(request.launcher_command(), WORKING_FOLDER, new_folders=launcher_folders(config))
         warnings += _failures_here(
             attempt(require_launcher, config, launched.argv)[1], attempt(require_gpus, config)[1]
         )
         if config.launch.container is None:  # else the mounts are checked, and paths are those in the container
             warnings += missing_paths(config)
+        slurm = config.launch.launcher == "slurm"
         files = [request.resumed.path if request.resumed else new.parent, results_folder(config.system)]
         return DryRun(config, comments, warnings, [launched], JOB_SCRIPT if slurm else None, files)
     node = SINGLE_NODE

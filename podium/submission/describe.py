@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 from podium.config.schema import MAY_BE_EMPTY, Description, RunConfig, is_stated
 from podium.core.errors import PodiumError, UsageError
-from podium.core.json_files import read_json
+from podium.core.files import open_regular
+from podium.core.json_files import parse_json
 from podium.doctor.accelerators import query_nvidia_smi
 from podium.doctor.devices import MEMORY, memory_bytes
 from podium.planning.accelerators import find_accelerator
@@ -29,6 +30,9 @@ CPUINFO, CPUS, RELEASE = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu"),
 GIB = 2**30
 SMI_FIELDS = ("driver_version", "clocks.max.sm")
 MAX_READ_RUNS = 40  # newest runs of a system
+MAX_DESCRIPTION_BYTES = 1 << 20
+# Keys that are in every description of a system and together in no other file.
+IDENTIFYING_FIELDS = frozenset({"submitter", "division", "status", "system_name"})
 CACHE_SUFFIXES = {"Data": "d", "Instruction": "i"}
 
 
@@ -164,23 +168,27 @@ def system_json(description: Mapping[str, str]) -> str:
     return json.dumps(description, indent=4, ensure_ascii=False) + "\n"
 
 
+def require_description_or_no_file(path: Path) -> None:
+    """Raise UsageError if the file exists and is no system's description, so that no other file is overwritten."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_DESCRIPTION_BYTES)
+    except OSError:  # no such file, or a device or pipe; if it is unreadable, writing it reports the error
+        return
+    try:
+        document = parse_json(content)
+    except ValueError:
+        document = None
+    if content and not (isinstance(document, dict) and document.keys() >= IDENTIFYING_FIELDS):
+        raise UsageError(
+            f"--out {path}: exists and is not a JSON object with MLPerf's description of a system; remove it, or give "
+            "another path"
+        )
+
+
 def stated(config: RunConfig) -> dict[str, str]:
     """Return the description in the system file, by MLPerf's names and in MLPerf's order."""
     return config.description.model_dump(by_alias=True)
-
-
-def require_description_or_no_file(path: Path) -> None:
-    """Raise UsageError if the file exists and is no system description, so that no other file is overwritten."""
-    if not path.is_file():  # writing to what is neither a file nor new reports the error
-        return
-    found = None
-    with suppress(ValueError):
-        found = read_json(path)
-    if not (isinstance(found, dict) and "system_name" in found):
-        raise UsageError(
-            f"--out {path}: exists and is not a system description (a JSON object with system_name); remove it, or "
-            "give another path"
-        )
 
 
 def require_complete(path: str, description: Mapping[str, str]) -> None:

@@ -69,7 +69,7 @@ def test_unknown_system_is_a_usage_error_from_any_folder(tmp_path: Path) -> None
         ("sed=3", "--set sed: there is no such key (did you mean seed?); allowed are description, "),
         ("dropout=much", "--set dropout: found 'much'; allowed: a number"),
         ("seed=[1]", "--set seed: found [1]; allowed: a whole number"),
-        ("size=[bold]", "--set size: found ['bold']; allowed is 'large', 'tiny'"),
+        ("size=[bold]", "--set size: found ['bold']; allowed are 'large', 'tiny'"),
     ],
 )
 def test_invalid_setting_is_a_usage_error(setting: str, message: str) -> None:
@@ -82,7 +82,7 @@ def test_invalid_setting_is_a_usage_error(setting: str, message: str) -> None:
         ("[red]", "--set [red]: give it as key=value"),
         ("[/red]", "--set [/red]: give it as key=value"),
         ("[link=x]", "--set [link: there is no such key"),
-        ("size=x[/red]", "--set size: found 'x[/red]'; allowed is "),
+        ("size=x[/red]", "--set size: found 'x[/red]'; allowed are "),
     ],
 )
 def test_brackets_are_printed_unchanged(setting: str, message: str) -> None:

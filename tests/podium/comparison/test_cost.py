@@ -189,7 +189,7 @@ def test_invalid_prices_are_errors(tmp_path: Path, price: str, message: str) -> 
     [
         ("currency: USD\n", "prices: is missing; add it"),
         (PLAIN.replace("price: 2", "price: 2, prize: 3"), "prices.0.prize: there is no such key (did you mean price?)"),
-        (PLAIN.replace("node-hour", "node-day"), "prices.0.per: found 'node-day'; allowed is 'accelerator-hour'"),
+        (PLAIN.replace("node-hour", "node-day"), "prices.0.per: found 'node-day'; allowed are 'accelerator-hour'"),
         (PLAIN + "currency: EUR\n", "the key 'currency' is given twice"),
         (PLAIN.replace("price: 2", "price: 2, price: 3"), "the key 'price' is given twice"),
         (PLAIN + "minimum_minutes: -1\n", "minimum_minutes: found '-1'"),

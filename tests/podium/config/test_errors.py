@@ -23,8 +23,8 @@ ALLOWED_SEED = "whole number ≥ 0, ≤ 2,147,483,647 or null"
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        (f"description.status={BAD_STATUS}", f"found '{BAD_STATUS}'; allowed is 'Available on-premise', 'Available c"),
-        ("cuda_graph=true", "found true; a truth value is not allowed here; allowed is 'auto', 'step', 'none'"),
+        (f"description.status={BAD_STATUS}", f"found '{BAD_STATUS}'; allowed are 'Available on-premise', 'Available c"),
+        ("cuda_graph=true", "found true; a truth value is not allowed here; allowed are 'auto', 'step', 'none'"),
         ("dropout=true", "found true; a truth value is not allowed here; allowed is number ≥ 0, ≤ 0.9"),
         ("seed=false", f"found false; a truth value is not allowed here; allowed is {ALLOWED_SEED}"),
         ("phases=3", "found 3; allowed: a list of mappings"),
@@ -54,7 +54,7 @@ ALLOWED_SEED = "whole number ≥ 0, ≤ 2,147,483,647 or null"
         ("launch.container={runtime: docker}", "is missing; add it (allowed: text)"),
         ("launch.container={runtime: docker, image: ''}", "found ''; allowed: text that is not empty"),
         ("description.cooling=[1]", "found ['1']; allowed: text"),
-        ("clipping=3", "found 3; allowed is a mapping of keys to values, with the keys max_norm, when"),
+        ("clipping=3", "found 3; allowed is a mapping with the keys max_norm, when or null"),
         ("optimizer.beta1=1", "found 1; allowed: less than 1"),
     ],
 )
@@ -69,8 +69,23 @@ def test_values_are_listed_as_they_are_written() -> None:
     """One of the statuses has the word `or`, which is not a separator."""
     message = refused("laptop", "description.status=none")
     assert message == (
-        "--set description.status: found 'none'; allowed is " + ", ".join(repr(one) for one in get_args(Status))
+        "--set description.status: found 'none'; allowed are " + ", ".join(repr(one) for one in get_args(Status))
     )
+
+
+def test_a_section_set_to_null_is_named_as_written_with_its_keys() -> None:
+    assert refused("laptop", "data=null") == (
+        "--set data: found null; allowed is a mapping with the keys text, evaluation_text, store, evaluation_store, "
+        "vocabulary"
+    )
+
+
+def test_the_whole_key_that_was_given_is_named(write_system: Any) -> None:
+    begin = "--set optimzer.learning_rate, --set optimzer.beta1: there is no key optimzer (did you mean optimizer?); "
+    assert refused("laptop", "optimzer.learning_rate=1", "optimzer.beta1=0").startswith(begin)
+    assert refused("laptop", "optimzer=1").startswith("--set optimzer: there is no such key (did you mean optimizer?)")
+    path = write_system({"bert.optimzer": {"beta1": 0}})
+    assert refused(path).startswith(f"{path}: bert.optimzer: there is no such key (did you mean optimizer?)")
 
 
 def test_every_key_has_a_text_of_its_allowed_values() -> None:

@@ -48,11 +48,11 @@ def test_resolved_file_has_all_keys(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["clipping.when=never"], "--set clipping.when: found 'never'; allowed is 'after', 'before', 'bucket'"),
-        (["gradient_wire=fp8"], "--set gradient_wire: found 'fp8'; allowed is 'auto', 'fp32', 'fp16', 'bf16'"),
+        (["clipping.when=never"], "--set clipping.when: found 'never'; allowed are 'after', 'before', 'bucket'"),
+        (["gradient_wire=fp8"], "--set gradient_wire: found 'fp8'; allowed are 'auto', 'fp32', 'fp16', 'bf16'"),
         (["gradient_bucket_mib=0"], "--set gradient_bucket_mib: found 0; allowed: greater than 0"),
         (["gradient_bucket_mib=true"], "--set gradient_bucket_mib: found true; a truth value is not allowed here"),
-        (["optimizer.backend=cuda"], "--set optimizer.backend: found 'cuda'; allowed is 'podium', 'apex'"),
+        (["optimizer.backend=cuda"], "--set optimizer.backend: found 'cuda'; allowed are 'podium', 'apex'"),
         (["optimizer.sharded_from=0"], "optimizer.sharded_from: found 0; allowed: greater than or equal to 1"),
         (
             [ADAMW, "optimizer.sharded_from=2"],

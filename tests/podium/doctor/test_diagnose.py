@@ -19,6 +19,7 @@ from podium.doctor.context import Places
 from podium.doctor.diagnose import collect_context, diagnose
 from podium.launch.node_group import NodeGroup
 from podium.run.implementation import call_entry_point
+from tests.podium.conftest import run_podium
 from tests.podium.doctor.conftest import LAPTOP
 
 
@@ -85,6 +86,24 @@ def test_invalid_configuration_is_a_finding(
     assert (finding.rule, finding.severity) == (check, "error")
     assert message in finding.message
     assert finding.advice
+
+
+@pytest.mark.parametrize("option", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "invalid", [("--set", "sed=1"), ("--set", "dropout=2"), ("--recipe", "none"), ("--set", "launch.nodes=0")]
+)
+def test_an_invalid_configuration_has_the_exit_code_of_wrong_usage(
+    invalid: tuple[str, ...], option: tuple[str, ...]
+) -> None:
+    done = run_podium("doctor", "laptop", *invalid, *option)
+    assert done.returncode == 2
+    assert "configuration" in done.stdout and invalid[1].partition("=")[0] in done.stdout
+
+
+def test_another_error_has_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Finding("GPUs", "error", "0 visible", "1", "see nvidia-smi")]
+    monkeypatch.setattr("podium.doctor.diagnose.diagnose", lambda *_: found)
+    assert run_podium("doctor", "laptop").returncode == 1
 
 
 def test_unknown_system_is_a_usage_error() -> None:

@@ -285,7 +285,8 @@ def test_dry_run_of_a_job_is_its_sbatch_command() -> None:
 
 
 def make_mounted_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a folder in place of the repository, with the images and data whose existence is checked."""
+    """Make a folder in place of the repository, with the images and data whose existence is checked, and eight GPUs."""
+    monkeypatch.setattr("podium.launch.gpus.count_gpus", lambda: (8, ""))
     monkeypatch.setattr(mounts_module, "WORKING_FOLDER", folder)
     (folder / "data").mkdir()
     for name in ("wikipedia", "wikipedia_128", "evaluation", "vocab.txt", "large.safetensors"):
@@ -303,7 +304,6 @@ def test_run_starts_the_launcher_of_its_system(tmp_path: Path, monkeypatch: pyte
         raise SystemExit(0)
 
     monkeypatch.setattr("podium.run.run_set.exec_launcher", record)
-    monkeypatch.setattr("podium.launch.gpus.count_gpus", lambda: (8, ""))
     done = CliRunner().invoke(app, ["run", "dgxa100_n1", "--runs", "3"])
     assert done.exit_code == 0, done.output
     assert started == [launcher_argv(load_system("dgxa100_n1"), "dgxa100_n1", ["--runs", "3"], 0)]
@@ -336,7 +336,6 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         raise SystemExit(0)
 
     monkeypatch.setattr("podium.run.run_set.exec_launcher", record)
-    monkeypatch.setattr("podium.launch.gpus.count_gpus", lambda: (8, ""))
 
     def make(system: str, *settings: str) -> tuple[Path, list[list[str]]]:
         run = RunFolder(tmp_path / "runs" / system / "2026-11-21" / "run_0")

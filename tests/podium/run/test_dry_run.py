@@ -1,8 +1,10 @@
 """`podium run --dry-run`: what is printed is what would be run, for every system, recipe and launcher."""
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,8 @@ LAUNCHERS = {
 DATA_KEYS = ("store", "evaluation_store", "vocabulary")
 ONLY_SLURM = ("launch.slurm_options=[]", "launch.requeue=null")
 # Prints what it was called with, one argument after the other: in place of the programs of a command.
-PRINT = 'show() { printf "%s\\0" "$@"; }; cd() { :; }; mkdir() { :; }; '
-PRINT += 'env() { show "$@"; }; docker() { show docker "$@"; }; '
-PRINT += 'sbatch() { show sbatch "$@"; }; '
+PRINT = 'show() { printf "%s\\0" "$@"; }; cd() { :; }; env() { show "$@"; }; docker() { show docker "$@"; }; '
+PRINT += 'sbatch() { show sbatch "$@"; }; mkdir() { :; }; '
 
 
 def parsed_by_a_shell(text: str) -> list[str]:
@@ -69,6 +70,18 @@ def test_the_printed_command_is_parsed_as_its_argv(launcher: str) -> None:
     (command,) = dry_run(RunRequest("laptop", options)).commands
     variables = [f"{name}={value}" for name, value in command.environment.items()]
     assert parsed_by_a_shell(command.text) == parsed_by_a_shell(command.line) == [*variables, *command.argv]
+
+
+@pytest.mark.parametrize("launcher", ["docker", "slurm"])
+def test_the_pasted_command_makes_the_folders_that_run_makes(launcher: str, tmp_path: Path) -> None:
+    """Slurm ends a job without a message if the folder of its output is missing."""
+    (command,) = dry_run(RunRequest("laptop", [*LAUNCHERS[launcher], *ONLY_SLURM])).commands
+    pasted = replace(command, folder=tmp_path)
+    for text in (pasted.text, pasted.line):
+        subprocess.run(["bash", "-c", "docker() { :; }; sbatch() { :; }; " + text], check=True)
+        assert (tmp_path / "runs" / "laptop").is_dir() and (tmp_path / "results").is_dir()
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
 
 
 @pytest.mark.parametrize("launcher", ["docker", "pyxis"])

@@ -40,6 +40,22 @@ def test_describe_writes_mlperfs_json(podium: Any, tmp_path: Path) -> None:
     assert json.loads(out.read_text(encoding="utf-8"))["host_processor_vcpu_count"] == "not stated"
 
 
+def test_describe_replaces_its_own_file_and_prints_where_it_is(podium: Any, tmp_path: Path) -> None:
+    out = tmp_path / "laptop.json"
+    for _ in range(2):
+        code, _, errors = podium("submit", "describe", "laptop", "--out", str(out))
+        assert code == 0 and f"MLPerf's description of laptop is in {out}" in errors.replace("\n", "")
+
+
+@pytest.mark.parametrize("content", ["notes", "{}", '{"submitter": "Podium"}', "[1]"])
+def test_describe_overwrites_no_other_file(podium: Any, tmp_path: Path, content: str) -> None:
+    (out := tmp_path / "mine.json").write_text(content, encoding="utf-8")
+    code, shown, errors = podium("submit", "describe", "laptop", "--out", str(out))
+    assert code == 2 and shown == "" and out.read_text(encoding="utf-8") == content
+    message = "exists and is not a JSON object with MLPerf's description of a system; remove it, or give another path"
+    assert f"--out {out}: {message}" in " ".join(errors.split())
+
+
 def test_describe_fills_only_with_fill_and_lists_the_fields(podium: Any, tmp_path: Path) -> None:
     out = tmp_path / "laptop.json"
     code, shown, errors = podium("submit", "describe", "laptop", "--fill", "--json", "--out", str(out))
