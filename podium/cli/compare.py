@@ -142,7 +142,7 @@ def compare(
     """
     from podium.comparison.cost import cost_json, costs, print_costs, read_prices
     from podium.comparison.load import RunCache, load_results
-    from podium.comparison.ranking import DEFAULT_KEY, ranked
+    from podium.comparison.ranking import DEFAULT_KEY, find_key, ranked
     from podium.comparison.table import (
         Detail,
         describe_selection,
@@ -221,8 +221,10 @@ def compare(
         priced = costs(shown.results, prices, cost)
         for row, row_cost in zip(objects, priced.costs, strict=True):
             row.update(cost_json(row_cost, priced.currency))
+    sorted_by = None
     if ranking:
         order = ranked(objects, sort or DEFAULT_KEY, top)
+        sorted_by = find_key(objects, (sort or DEFAULT_KEY).removeprefix("-"))
         objects = [objects[number] for number in order]
         shown = replace(shown, results=tuple(shown.results[number] for number in order))
         if priced is not None:
@@ -252,7 +254,7 @@ def compare(
     elif as_csv:
         print_text(rows_csv(objects).removesuffix("\n"))
     elif html is None:
-        print_comparison(Console(), shown, per, detail, ranking)
+        print_comparison(Console(), shown, per, detail, sorted_by)
         if priced is not None:
             print_costs(Console(), shown.results, priced)
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from podium.comparison.load import Comparison
 from podium.comparison.result import MEMORY, NO_VERDICT, Result
-from podium.core.console import UNKNOWN, print_figures, result_table
+from podium.core.console import UNKNOWN, describe_left_out, print_figures, result_table
 from podium.core.errors import UsageError
 from podium.core.text import format_list, printable, short_repr, shorten_middle
 from podium.mllog import system
@@ -129,19 +129,21 @@ class Column(NamedTuple):
 
     heading: str
     priority: int  # where a terminal is too narrow for all columns, those with the largest are left out
+    key: str  # of `rows`, by which results are sorted
     cell: Callable[[Result, str], str]  # formats the cell of a result; the second argument is accelerator or node
 
 
+SPREAD = "spread"
 COLUMNS = (
-    Column("minutes", 0, lambda one, per: _format_minutes(one)),
-    Column("spread", 2, lambda one, per: _format_spread(one)),
-    Column("samples", 7, lambda one, per: _format_or_unknown(one.samples_to_target, "{:,.0f}")),
-    Column("batch", 8, lambda one, per: _format_or_unknown(one.global_batch_size, "{:,.0f}")),
-    Column("samples/s\nper {unit}", 1, lambda one, per: _rate_text(one, per)),
-    Column("MFU", 3, lambda one, per: _format_or_unknown(one.utilization, "{:.1%}")),
-    Column("eval.", 4, lambda one, per: _format_or_unknown(one.evaluation_share, "{:.1%}")),
-    Column("RCP", 5, lambda one, per: UNKNOWN if one.rcp in (None, NO_VERDICT) else one.rcp),
-    Column("energy\nMJ", 6, lambda one, per: _format_or_unknown(_megajoules(one), "{:,.1f}")),
+    Column("minutes", 0, "time_to_train", lambda one, per: _format_minutes(one)),
+    Column(SPREAD, 2, "spread", lambda one, per: _format_spread(one)),
+    Column("samples", 7, "samples_to_target", lambda one, per: _format_or_unknown(one.samples_to_target, "{:,.0f}")),
+    Column("batch", 8, "GBS", lambda one, per: _format_or_unknown(one.global_batch_size, "{:,.0f}")),
+    Column("samples/s\nper {unit}", 1, "samples_per_second_per_{per}", lambda one, per: _rate_text(one, per)),
+    Column("MFU", 3, "mfu", lambda one, per: _format_or_unknown(one.utilization, "{:.1%}")),
+    Column("eval.", 4, "evaluation_share", lambda one, per: _format_or_unknown(one.evaluation_share, "{:.1%}")),
+    Column("RCP", 5, "RCP", lambda one, per: UNKNOWN if one.rcp in (None, NO_VERDICT) else one.rcp),
+    Column("energy\nMJ", 6, "Energy", lambda one, per: _format_or_unknown(_megajoules(one), "{:,.1f}")),
 )
 NAMES = "submitter,\nsystem"
 BETWEEN = 2  # characters between two columns
@@ -159,20 +161,32 @@ class Detail(Enum):
 
 
 def print_comparison(
-    console: Console, comparison: Comparison, per: str, anomalies: Detail = Detail.COUNTED, ranking: bool = False
+    console: Console,
+    comparison: Comparison,
+    per: str,
+    anomalies: Detail = Detail.COUNTED,
+    sorted_by: str | None = None,
 ) -> None:
     """Print tables of the results, the scaling, a sentence for each local result, and anomalies.
 
-    There is a table for each round and benchmark, or with a `ranking` one for each benchmark, without scaling.
+    There is a table for each round and benchmark, or of results that are `sorted_by` a key of `rows` one for each
+    benchmark, without scaling. The columns that a table has no room for are named below.
     """
+    ranking = sorted_by is not None
     results = comparison.results
     groups: dict[str, list[Result]] = {}
     for one in results:
         title = one.benchmark if ranking else f"{one.round or OWN} {one.benchmark}"
         groups.setdefault(title, []).append(one)
+    shown, left_out = dict[str, None](), dict[str, None]()
     for title, group in groups.items():
-        print_figures(console, _table(title, group, per, console.width, ranking))
-    console.print(_legend(results), style="dim")
+        table, with_room, without = _table(title, group, per, console.width, sorted_by)
+        print_figures(console, table)
+        shown.update(dict.fromkeys(with_room))
+        left_out.update(dict.fromkeys(without))
+    console.print(_legend(results, SPREAD in shown), style="dim")
+    if left_out:
+        console.print(describe_left_out([*left_out], "--json or --csv"), style="dim", markup=False, highlight=False)
     scaled = [] if ranking else scaling_families(results)
     if scaled:
         print_figures(console, _scaling_table(scaled, console.width))
@@ -207,16 +221,26 @@ def _name_with_benchmark(result: Result) -> str:
     return f"{result.round or OWN} {result.benchmark} {result.short_name}"
 
 
-def _table(title: str, results: Sequence[Result], per: str, width: int, with_round: bool) -> Table:
-    """Return a table of results, with the columns that fit a terminal of this width and have a known value."""
+def _table(
+    title: str, results: Sequence[Result], per: str, width: int, sorted_by: str | None
+) -> tuple[Table, list[str], list[str]]:
+    """Return a table of results, with the columns that fit a terminal of this width and have a known value.
+
+    The column that the results are sorted by comes before all others. Also returns the headings of the columns that
+    the table has, and of those that have no room.
+    """
     texts: dict[str, list[str]] = {NAMES: []}
-    if with_round:
+    if sorted_by is not None:
         texts["round"] = [one.round or OWN for one in results]
     widest = max(int(width * HARDWARE_WIDTH), len("accelerators"))
     texts["accelerators"] = [shorten_middle(one.hardware(UNKNOWN), widest) for one in results]
     found = [(column, [column.cell(one, per) for one in results]) for column in COLUMNS]
     candidates = [
-        (column.priority, column.heading.format(unit=NODE if per == NODE else "accel."), cells)
+        (
+            -1 if column.key.format(per=per) == sorted_by else column.priority,
+            column.heading.format(unit=NODE if per == NODE else "accel."),
+            cells,
+        )
         for column, cells in found
         if column.priority <= ALWAYS or any(cell != UNKNOWN for cell in cells)
     ]
@@ -231,6 +255,7 @@ def _table(title: str, results: Sequence[Result], per: str, width: int, with_rou
             break
         shown.add(priority)
     numbers = [(heading, cells) for priority, heading, cells in candidates if priority in shown]
+    left_out = [heading.replace("\n", " ") for priority, heading, _ in candidates if priority not in shown]
     table = result_table(f"{printable(title)}: {len(results)} result(s)", (), ())
     for heading in texts:
         table.add_column(heading, no_wrap=True, overflow="ellipsis")
@@ -241,7 +266,7 @@ def _table(title: str, results: Sequence[Result], per: str, width: int, with_rou
     for number in range(len(results)):
         cells = [escape(cells[number]) for heading, cells in texts.items() if heading != NAMES]
         table.add_row(texts[NAMES][number], *cells, *(column[number] for _, column in numbers))
-    return table
+    return table, [heading for heading, _ in numbers], left_out
 
 
 def _cell_width(heading: str, cells: Sequence[str]) -> int:
@@ -257,15 +282,15 @@ def _shorten_name(submitter: str, system: str, width: int) -> str:
     return f"{escape(submitter)} [bold]{escape(system)}[/bold]"
 
 
-def _legend(results: Sequence[Result]) -> str:
-    """Return the meaning of the marks that these results have in the tables."""
+def _legend(results: Sequence[Result], with_spread: bool) -> str:
+    """Return the meaning of the marks that these results have in the tables, which may have a column of spreads."""
     marks = (
         ("* official score, scaled by the reference convergence points; (as measured)", any(map(_is_scaled, results))),
         ("o open division", any(one.division == "open" for one in results)),
         ("n mean of the runs that succeeded, no score", any(_has_no_score(one) for one in results)),
         ("r repeats an earlier result", any(one.repeats for one in results)),
         ("! an anomaly may affect a figure", any(one.anomalies for one in results)),
-        ("s, t spread mostly by samples to target, by throughput", any(one.spread for one in results)),
+        ("s, t spread mostly by samples to target, by throughput", with_spread and any(one.spread for one in results)),
         (f"{UNKNOWN} not known", True),
     )
     return " · ".join(text for text, is_used in marks if is_used)

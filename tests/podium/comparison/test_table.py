@@ -250,11 +250,23 @@ def test_csv_cells_are_never_formulas() -> None:
     assert read["anomalies"] == "'=x"
 
 
-def printed(results: Sequence[Result], width: int = 80, per: str = "accelerator") -> str:
+def printed(results: Sequence[Result], width: int = 80, per: str = "accelerator", sorted_by: str | None = None) -> str:
     """The tables of these results in a terminal of this width."""
     console = Console(width=width, record=True, file=io.StringIO())
-    print_comparison(console, Comparison(tuple(results), ()), per)
+    print_comparison(console, Comparison(tuple(results), ()), per, sorted_by=sorted_by)
     return console.export_text()
+
+
+def test_columns_without_room_are_named_and_that_of_the_order_has_room() -> None:
+    results = [make_result()]
+    wide, narrow = printed(results, 200), printed(results, 50)
+    assert "Left out" not in wide and "s, t spread mostly" in wide and "MFU" in wide
+    assert "Left out at this width: spread, samples, batch" in narrow and "s, t spread mostly" not in narrow
+    by_use = printed(results, 50, sorted_by="mfu")
+    heading, _, left_out = by_use.partition("Left out at this width:")
+    assert "MFU" in heading and "MFU" not in left_out and "spread" in left_out
+    rate = printed(results, 50, sorted_by="samples_per_second_per_accelerator")
+    assert "samples/s" in rate.partition("Left out")[0]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
