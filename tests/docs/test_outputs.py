@@ -47,7 +47,7 @@ def shown(command: str, page: str = PERFORMANCE) -> str:
 def test_the_output_of_a_command_is_what_it_prints(command: str, page: str) -> None:
     found = CliRunner().invoke(app, command.split()[1:], env={"COLUMNS": "95"}, catch_exceptions=False)
     assert found.exit_code == 0
-    assert tokens_of(shown(command, page)) == tokens_of(found.output)
+    assert tokens_of(shown(command, page)) == tokens_of(found.stdout)  # notices of waiting are in stderr
 
 
 def test_the_picture_has_the_figures_of_the_output() -> None:
